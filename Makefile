@@ -46,7 +46,7 @@ lint: setup ## formatting, lint, the English of docstrings, types
 check: lint test ## all that has to pass before a commit lands
 
 docs: setup ## write the pages that are made from the code: recipe keys and verbs
-	$(BIN)/python -m reflectrl.config.reference > docs/recipes.md.new && mv docs/recipes.md.new docs/recipes.md
+	$(BIN)/python -m reflectrl.core.config.reference > docs/recipes.md.new && mv docs/recipes.md.new docs/recipes.md
 	$(BIN)/python docs/make_verbs.py > docs/verbs.md.new && mv docs/verbs.md.new docs/verbs.md
 
 site: setup ## build the documentation into build/site; a warning is an error

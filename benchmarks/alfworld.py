@@ -29,7 +29,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reflectrl.advice import install
+from reflectrl.core.advice import install
 from reflectrl.wings.alfworld.env import AlfworldEnv
 from reflectrl.wings.alfworld.game import Game, to_json
 from reflectrl.wings.alfworld.generate import generate_game

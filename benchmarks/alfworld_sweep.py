@@ -30,8 +30,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reflectrl.advice import install
-from reflectrl.types import UserError, named_seed
+from reflectrl.core.advice import install
+from reflectrl.core.types import UserError, named_seed
 from reflectrl.wings.alfworld.beliefs import Beliefs
 from reflectrl.wings.alfworld.game import TYPES, Game, GameError
 from reflectrl.wings.alfworld.house import House

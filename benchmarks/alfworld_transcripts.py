@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reflectrl.types import named_seed
+from reflectrl.core.types import named_seed
 from reflectrl.wings.alfworld.game import TYPES, Game
 from reflectrl.wings.alfworld.generate import generate_game
 from reflectrl.wings.alfworld.house import House

@@ -16,12 +16,12 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config import load_recipe
-from reflectrl.envs import make
-from reflectrl.episodes import read_episodes
-from reflectrl.players.simple import ExpertPlayer
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Episode, Task, UserError, named_seed
+from reflectrl.core.config import load_recipe
+from reflectrl.core.envs import make
+from reflectrl.core.episodes import read_episodes
+from reflectrl.core.players.simple import ExpertPlayer
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import Episode, Task, UserError, named_seed
 from reflectrl.wings.autoexplore.env import AutoExploreEnv
 from reflectrl.wings.autoexplore.library import Library, open_library
 from reflectrl.wings.autoexplore.locate.agent import ranking, retrace

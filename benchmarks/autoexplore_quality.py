@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.intervals import cluster_bootstrap
-from reflectrl.statistics import wilson
-from reflectrl.types import UserError, named_seed
+from reflectrl.core.statistics import wilson
+from reflectrl.core.types import UserError, named_seed
 
 from .autoexplore_answers import CHANCE, SEARCHES, Answer, Timing, by_search, figures, named
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reflectrl.statistics import wilson
-from reflectrl.types import UserError
+from reflectrl.core.statistics import wilson
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.library import open_library
 from reflectrl.wings.autoexplore.making.imported import by_repo, find_repo, gold_files, read_imported
 from reflectrl.wings.autoexplore.questions import Question

@@ -22,11 +22,11 @@ from typing import Any
 
 from benchmarks.chromium import Browser
 from reflectrl.api import Agent, load_agent
-from reflectrl.config import load_recipe
-from reflectrl.envs import make
-from reflectrl.envs.base import TextEnv
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Episode, Task
+from reflectrl.core.config import load_recipe
+from reflectrl.core.envs import make
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import Episode, Task
 
 Played = list[dict[str, Any]]
 """Steps of an episode, each with "reflection", "action" and "text"."""

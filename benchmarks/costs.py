@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from reflectrl.config import RLConfig
-from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.core.config import RLConfig
+from reflectrl.core.envs.base import Outcome, TextEnv
+from reflectrl.core.types import Task
 from reflectrl.learn.online import update
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.trainer import Trainer
 from reflectrl.models.lm import LanguageModel
-from reflectrl.players import Policy
-from reflectrl.types import Task
+from reflectrl.models.players import Policy
 
 from .workloads import bench_model, workload
 

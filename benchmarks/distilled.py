@@ -20,12 +20,12 @@ from statistics import median
 import tyro
 
 from reflectrl.api import Run, load_agent
-from reflectrl.config import load_recipe
-from reflectrl.envs import make
-from reflectrl.pipeline.arms import all_arms
-from reflectrl.players.policy import LanguagePlayer
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import UserError
+from reflectrl.core.config import load_recipe
+from reflectrl.core.envs import make
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import UserError
+from reflectrl.models.players import LanguagePlayer
+from reflectrl.runs.arms import all_arms
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,14 @@ from typing import Any
 
 import tyro
 
-from reflectrl.config import load_recipe
-from reflectrl.envs import make
+from reflectrl.core.config import load_recipe
+from reflectrl.core.envs import make
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import Episode, Sampling, UserError
 from reflectrl.models.backend import Counters
-from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.players import load_models
-from reflectrl.players import Policy, Reflector
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Episode, Sampling, UserError
+from reflectrl.models.players import Policy, Reflector
+from reflectrl.runs.folder import RunFolder
+from reflectrl.runs.players import load_models
 
 from .measure import interleaved, report, timed
 from .settings import note

@@ -41,10 +41,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reflectrl.digests import DIGESTS, damage
-from reflectrl.episodes import read_episodes
-from reflectrl.pipeline.metrics import NOTED
-from reflectrl.types import UserError
+from reflectrl.core.digests import DIGESTS, damage
+from reflectrl.core.episodes import read_episodes
+from reflectrl.core.types import UserError
+from reflectrl.runs.metrics import NOTED
 
 RECIPE = """
 name = "drill"
@@ -65,7 +65,7 @@ eval = {sampling = ["greedy", "sampled"], batch = 3}
 
 SERVER = """
 import json, os, sys
-import reflectrl.pipeline.runner  # what is slow to import is imported once
+import reflectrl.runs.runner  # what is slow to import is imported once
 from reflectrl.cli import main
 
 for line in sys.stdin:

@@ -26,10 +26,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from reflectrl.endpoints.client import Ask, Endpoint
-from reflectrl.endpoints.config import EndpointConfig
-from reflectrl.endpoints.journal import Budget, Journal
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
+from reflectrl.serving.endpoints.client import Ask, Endpoint
+from reflectrl.serving.endpoints.config import EndpointConfig
+from reflectrl.serving.endpoints.journal import Budget, Journal
 
 TIMEOUT = 1.0
 CONCURRENCY = 16

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from reflectrl import prompts
+from reflectrl.core import prompts
 from reflectrl.models import forward, generation, machine, packed
 from reflectrl.models.forward import hidden_states
 
@@ -132,7 +132,7 @@ def rows(settings: Settings) -> list[dict[str, Any]]:
 LOADERS = {
     "on": "from pathlib import Path; from reflectrl.wings.autoexplore.locate.light import load_light;"
     " assert load_light(Path({!r}), 256)",
-    "off": "from reflectrl.config import ModelConfig; from reflectrl.models.load import load_model;"
+    "off": "from reflectrl.core.config import ModelConfig; from reflectrl.models.load import load_model;"
     " load_model({!r}, ModelConfig(context=256))",
 }
 

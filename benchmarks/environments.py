@@ -15,11 +15,11 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from reflectrl.envs.base import TextEnv
-from reflectrl.envs.pool import EnvPool
-from reflectrl.players import RandomPlayer
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Episode
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.envs.pool import EnvPool
+from reflectrl.core.players import RandomPlayer
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import Episode
 from reflectrl.wings.taxi.env import TaxiEnv
 
 from .sleeping import Sleeping

@@ -23,18 +23,19 @@ from typing import Any
 import tyro
 from transformers.utils import logging
 
-from reflectrl.config import ModelConfig, RLConfig
+from reflectrl.core.config import ModelConfig, RLConfig
+from reflectrl.core.players import RandomPlayer
+from reflectrl.core.players.simple import ScriptedPlayer
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.statistics import mean_interval
+from reflectrl.core.types import Episode, named_seed
 from reflectrl.examples.key_door import KeyDoorEnv
 from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.validation import success_rate
 from reflectrl.models.load import load_model
+from reflectrl.models.players import Policy
 from reflectrl.models.scratch import save_scratch
-from reflectrl.players import Policy, RandomPlayer
-from reflectrl.players.simple import ScriptedPlayer
-from reflectrl.rollout import Job, rollout
-from reflectrl.statistics import mean_interval
-from reflectrl.types import Episode, named_seed
 
 from .measure import report
 from .settings import note

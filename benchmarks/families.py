@@ -21,10 +21,10 @@ import tyro
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from reflectrl.core.types import UserError
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.proof import find_shortcuts
 from reflectrl.models.sharing import pack
-from reflectrl.types import UserError
 
 from .measure import report
 

@@ -24,8 +24,8 @@ from matplotlib.figure import Figure
 
 from reflectrl.api import make_env, train
 from reflectrl.cli.run import find_recipe
-from reflectrl.config import load_recipe
-from reflectrl.statistics import mean_interval
+from reflectrl.core.config import load_recipe
+from reflectrl.core.statistics import mean_interval
 
 from .intervals import interquartile_mean, probability_of_improvement, stratified_bootstrap
 

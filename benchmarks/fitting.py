@@ -25,9 +25,10 @@ import tyro
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.utils import logging
 
-from reflectrl.config import Recipe, from_dict
-from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.fitting.estimate import estimate
+from reflectrl.core.config import Recipe, from_dict
+from reflectrl.core.envs.base import Outcome, TextEnv
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import Task
 from reflectrl.learn.examples import Example
 from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
@@ -35,9 +36,8 @@ from reflectrl.learn.sft import train_sft
 from reflectrl.models.load import load_model, second_player
 from reflectrl.models.scratch import train_tokenizer
 from reflectrl.models.weights import GIB
-from reflectrl.pipeline.players import make_policy, make_reflector
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Task
+from reflectrl.runs.players import make_policy, make_reflector
+from reflectrl.tools.fitting.estimate import estimate
 
 from .measure import CLEAR, growth, report
 from .settings import note

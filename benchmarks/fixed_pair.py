@@ -23,19 +23,19 @@ import tyro
 from reflectrl import evaluate
 from reflectrl.api import Agent, train
 from reflectrl.cli.run import find_recipe
-from reflectrl.config import Recipe, load_recipe
-from reflectrl.envs import make
-from reflectrl.envs.pool import EnvPool
+from reflectrl.core.config import Recipe, load_recipe
+from reflectrl.core.envs import make
+from reflectrl.core.envs.pool import EnvPool
+from reflectrl.core.statistics import mean_interval
+from reflectrl.core.types import Sampling, named_seed
 from reflectrl.learn.checkpoint import write_folder, write_text
 from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.models.load import load_model
-from reflectrl.pipeline.arms import chosen
-from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.players import load_pair, make_policy, make_reflector
-from reflectrl.players import Policy, Reflector
-from reflectrl.statistics import mean_interval
-from reflectrl.types import Sampling, named_seed
+from reflectrl.models.players import Policy, Reflector
+from reflectrl.runs.arms import chosen
+from reflectrl.runs.folder import RunFolder
+from reflectrl.runs.players import load_pair, make_policy, make_reflector
 
 PAIR = ("sft.policy_steps=64", "rl.temperature=2.5", "model.mixed_precision=auto")
 """Overrides for teaching and playing the pair, replaced by `change`. The policy of `taxi-demo` has hardly begun to

@@ -29,16 +29,16 @@ import tyro
 from torch import Tensor
 from transformers.utils import logging
 
-from reflectrl.config import ModelConfig, RLConfig
+from reflectrl.core.config import ModelConfig, RLConfig
+from reflectrl.core.types import named_seed
 from reflectrl.learn.batch import Batch
 from reflectrl.learn.online import update
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.trainer import Metrics, Trainer
 from reflectrl.learn.value import ValueHead, make_critic
 from reflectrl.models.load import load_model
+from reflectrl.models.players import Policy
 from reflectrl.models.scratch import save_scratch
-from reflectrl.players import Policy
-from reflectrl.types import named_seed
 
 from .measure import report
 from .settings import note

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from reflectrl.envs.base import TextEnv
-from reflectrl.envs.teacher import Teacher
-from reflectrl.types import Outcome, Task, UserError, named_seed
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.envs.teacher import Teacher
+from reflectrl.core.types import Outcome, Task, UserError, named_seed
 
 PLACES = (
     "kitchen cabinet 1", "kitchen cabinet 2", "kitchen cabinet 3", "kitchen cabinet 4",

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from reflectrl.players import Policy, Reflector
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Sampling
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import Sampling
+from reflectrl.models.players import Policy, Reflector
 
 from .measure import interleaved, timed
 from .play import instrumented

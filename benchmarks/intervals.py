@@ -1,4 +1,4 @@
-"""Intervals and comparisons over seeds that the benchmarks report, in addition to `reflectrl.statistics`."""
+"""Intervals and comparisons over seeds that the benchmarks report, in addition to `reflectrl.core.statistics`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from reflectrl.statistics import wilson
+from reflectrl.core.statistics import wilson
 
 
 def cluster_bootstrap(

@@ -21,10 +21,10 @@ import numpy as np
 import psutil
 import tyro
 
-from reflectrl.config import RLConfig
+from reflectrl.core.config import RLConfig
 from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
-from reflectrl.players import Policy, Reflector
+from reflectrl.models.players import Policy, Reflector
 from reflectrl.wings.taxi.env import TaxiEnv
 
 from .workloads import bench_model, workload

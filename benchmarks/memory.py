@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from reflectrl.core.types import Step
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import second_player
-from reflectrl.types import Step
 
 from .measure import peak_memory
 from .plain_learning import update_gradients

@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 
 ROOT = Path(__file__).parents[1]
 MOST_COMMANDS, MOST_MINUTES = 10, 10

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from reflectrl.episodes import read_episodes
-from reflectrl.statistics import mean_interval
-from reflectrl.types import UserError, named_seed
+from reflectrl.core.episodes import read_episodes
+from reflectrl.core.statistics import mean_interval
+from reflectrl.core.types import UserError, named_seed
 from reflectrl.wings.text.generation.bootstrap import mean_bootstrap
 
 CONFIDENCE = 0.95

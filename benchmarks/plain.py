@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
+from reflectrl.core.prompts import policy_prompt, reflector_prompt
+from reflectrl.core.prompts.tokens import beginning
+from reflectrl.core.types import Observation
 from reflectrl.learn.losses import restricted_log_softmax
 from reflectrl.models.labels import Labels, find_labels
 from reflectrl.models.lm import LanguageModel
-from reflectrl.prompts import policy_prompt, reflector_prompt
-from reflectrl.prompts.tokens import beginning
-from reflectrl.types import Observation
 
 LOGITS_BYTES = {"cpu": 2 * 2**30, "cuda": 4 * 2**30}
 """Largest size in bytes of the logits of a forward pass, by device. Larger batches are split."""

@@ -18,10 +18,10 @@ from transformers import (
     TrainingArguments,
 )
 
+from reflectrl.core.types import Step
 from reflectrl.learn.losses import entropy, reinforce_loss, restricted_log_softmax
 from reflectrl.models.labels import find_labels
 from reflectrl.models.lm import LanguageModel
-from reflectrl.types import Step
 
 from .plain import Tokens, label_scores, legal, policy_texts, tokenized
 

@@ -31,14 +31,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reflectrl.core.players.base import LiveEpisode
+from reflectrl.core.prompts import reflector_prompt, tokenize
+from reflectrl.core.types import Episode, Sampling, Step
 from reflectrl.models.backend import Counters, Written
 from reflectrl.models.generation import END, Draft, DraftModel
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.players import Policy, Reflector, draw
 from reflectrl.models.sharing import Ids, KVCache, shared_length
-from reflectrl.players.base import LiveEpisode
-from reflectrl.players.policy import Policy, Reflector, draw
-from reflectrl.prompts import reflector_prompt, tokenize
-from reflectrl.types import Episode, Sampling, Step
 
 from .measure import count_flops, gemm_rate, growth, host_waits, interleaved, timed
 from .plain import PlainPair, Tokens, play_tick

@@ -145,10 +145,11 @@ def watch_all(clock: Stopwatch) -> None:
     """Watch the parts of an update."""
     import torch
 
-    import reflectrl.rollout as play
+    import reflectrl.core.rollout as play
     from reflectrl.learn import rollouts
     from reflectrl.learn.trainer import Trainer
-    from reflectrl.players import Policy, Reflector, policy
+    from reflectrl.models import players as policy
+    from reflectrl.models.players import Policy, Reflector
 
     clock.watch(play, "advance", "environment")
     clock.watch(Policy, "prompt", "rendering")
@@ -170,13 +171,13 @@ def training(
     """Train the pair by a setting. Yield, per update, its steps, its seconds of play, and the seconds of each part."""
     import torch
 
-    from reflectrl.config import ModelConfig, RLConfig
+    from reflectrl.core.config import ModelConfig, RLConfig
     from reflectrl.learn.online import update
     from reflectrl.learn.rollouts import EpisodeRollouts
     from reflectrl.learn.trainer import Trainer
     from reflectrl.learn.value import make_critic
     from reflectrl.models.load import load_model
-    from reflectrl.players import Policy, Reflector
+    from reflectrl.models.players import Policy, Reflector
     from reflectrl.wings.taxi.env import TaxiEnv
 
     model = ModelConfig(context=256, mixed_play=SETTINGS[setting].get("mixed_play", "off"))
@@ -211,9 +212,9 @@ def serve(threads: int, clock_name: str) -> None:
     import torch
     from transformers.utils import logging
 
-    from reflectrl import distributed
-    from reflectrl.config import Recipe, from_dict
-    from reflectrl.pipeline.ranks import joined
+    from reflectrl.core import distributed
+    from reflectrl.core.config import Recipe, from_dict
+    from reflectrl.runs.ranks import joined
 
     logging.disable_progress_bar()
     torch.set_num_threads(threads)
@@ -324,7 +325,7 @@ def teach(folder: Path, recipe: str) -> None:
     """Teach a recipe's pair, unless it exists."""
     from reflectrl.api import train
     from reflectrl.cli.run import find_recipe
-    from reflectrl.config import load_recipe
+    from reflectrl.core.config import load_recipe
 
     train(load_recipe(find_recipe(recipe), ["arms=['sft']", *SFT[recipe]]), folder, until="sft")
 

@@ -26,15 +26,15 @@ import tyro
 
 from reflectrl.api import train
 from reflectrl.cli.run import find_recipe
-from reflectrl.config import Recipe, load_recipe
-from reflectrl.envs import make
+from reflectrl.core.config import Recipe, load_recipe
+from reflectrl.core.envs import make
+from reflectrl.core.statistics import wilson
 from reflectrl.learn.checkpoint import write_text
 from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
-from reflectrl.pipeline.folder import RunFolder
-from reflectrl.remote.config import RolloutsConfig
-from reflectrl.remote.rollouts import ServedRollouts
-from reflectrl.statistics import wilson
+from reflectrl.runs.folder import RunFolder
+from reflectrl.serving.remote.config import RolloutsConfig
+from reflectrl.serving.remote.rollouts import ServedRollouts
 
 from .fixed_pair import PAIR, played, players
 from .fixed_pair import Settings as PairSettings

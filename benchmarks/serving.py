@@ -24,9 +24,9 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from reflectrl.config import read_recipe
-from reflectrl.episodes import read_episodes
-from reflectrl.types import Observation, UserError
+from reflectrl.core.config import read_recipe
+from reflectrl.core.episodes import read_episodes
+from reflectrl.core.types import Observation, UserError
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from reflectrl.config import SFTConfig
-from reflectrl.episodes import sft_policy, sft_reflection
+from reflectrl.core.config import SFTConfig
+from reflectrl.core.episodes import sft_policy, sft_reflection
 from reflectrl.learn.examples import Example, choice_examples, reflection_examples
 from reflectrl.learn.sft import train_sft
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import has_fast_bfloat16
-from reflectrl.players.policy import Policy
+from reflectrl.models.players import Policy
 
 from .measure import count_flops, gemm_rate, growth, interleaved
 from .plain import LOGITS_BYTES

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from reflectrl.envs.base import SPLITS, Outcome, TextEnv, require_known
-from reflectrl.types import Task
+from reflectrl.core.envs.base import SPLITS, Outcome, TextEnv, require_known
+from reflectrl.core.types import Task
 
 
 class Sleeping(TextEnv):

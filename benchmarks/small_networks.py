@@ -9,8 +9,8 @@ from collections.abc import Hashable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from reflectrl.core.types import Observation, UserError
 from reflectrl.learn.losses import restricted_log_softmax
-from reflectrl.types import Observation, UserError
 
 WORD = re.compile(r"\w+|\W")
 SLOTS = {"tabular": 1 << 14, "mlp": 1 << 10}

@@ -42,11 +42,11 @@ import torch
 import tyro
 from torch import nn
 
-from reflectrl.envs import make
-from reflectrl.envs.base import TextEnv
+from reflectrl.core.envs import make
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.types import Observation, Task, named_seed
 from reflectrl.learn.losses import entropy, gae, normalise, ppo_loss
 from reflectrl.learn.validation import evenly
-from reflectrl.types import Observation, Task, named_seed
 
 from .measure import report
 from .small_networks import SLOTS, Encoder, Network

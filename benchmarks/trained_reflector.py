@@ -27,7 +27,7 @@ from benchmarks.few import gain, percent
 from benchmarks.intervals import probability_of_improvement, stratified_bootstrap
 from reflectrl.api import make_env, train
 from reflectrl.cli.run import find_recipe
-from reflectrl.config import Recipe, load_recipe
+from reflectrl.core.config import Recipe, load_recipe
 
 ARMS = ("sft", "reflect-rl", "reflector-rl", "both-rl", "reflector-rejection")
 FROZEN = "reflect-rl"

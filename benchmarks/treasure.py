@@ -14,9 +14,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from reflectrl.envs.base import SPLITS, TextEnv, require_known
-from reflectrl.players import Policy
-from reflectrl.types import Observation, Outcome, Task
+from reflectrl.core.envs.base import SPLITS, TextEnv, require_known
+from reflectrl.core.types import Observation, Outcome, Task
+from reflectrl.models.players import Policy
 
 # ---- the environment -------------------------------------------------------------------------------------------------
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
+from reflectrl.core.types import Sampling, Step
 from reflectrl.learn.losses import entropy, reinforce_loss
 from reflectrl.learn.rollouts import Steps, policy_pass
 from reflectrl.models.lm import LanguageModel
-from reflectrl.players.policy import Policy
-from reflectrl.types import Sampling, Step
+from reflectrl.models.players import Policy
 
 from .measure import counted, gemm_rate, growth, host_waits, interleaved
 from .plain import LOGITS_BYTES

@@ -33,9 +33,9 @@ WRITTEN = 24
 def play(size: str, name: str, batch: int) -> Callable[[], Any]:
     """Prepare a repetition of play: two players through `TICKS` steps of `batch` episodes."""
     from benchmarks.workloads import bench_model, workload
-    from reflectrl.players import Policy, Reflector
-    from reflectrl.rollout import Job, rollout
-    from reflectrl.types import Sampling
+    from reflectrl.core.rollout import Job, rollout
+    from reflectrl.core.types import Sampling
+    from reflectrl.models.players import Policy, Reflector
 
     work = workload(name, TICKS)
     policy, reflector = bench_model(size, work, seed=1), bench_model(size, work, seed=2)

@@ -21,11 +21,11 @@ from typing import Any
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import reflectrl
-from reflectrl.config import RLConfig
+from reflectrl.core.config import RLConfig
+from reflectrl.core.types import Task
 from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
-from reflectrl.players import Policy, Reflector
-from reflectrl.types import Task
+from reflectrl.models.players import Policy, Reflector
 from reflectrl.wings.taxi.env import TaxiEnv
 
 from .workloads import bench_model, workload

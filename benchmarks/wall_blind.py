@@ -17,8 +17,8 @@ from typing import Annotated
 
 import tyro
 
-from reflectrl.episodes import read_episodes
-from reflectrl.types import Episode, Task, UserError
+from reflectrl.core.episodes import read_episodes
+from reflectrl.core.types import Episode, Task, UserError
 from reflectrl.wings.taxi.env import TaxiEnv
 from reflectrl.wings.taxi.world import City
 

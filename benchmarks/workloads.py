@@ -14,16 +14,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config import ModelConfig
-from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.envs.base import Outcome, TextEnv
+from reflectrl.core.prompts import policy_prompt, reflection_completion
+from reflectrl.core.teach import Demonstration, teach
+from reflectrl.core.types import Episode, Task, UserError, named_seed
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.scratch import make_model, train_tokenizer
 from reflectrl.models.sharing import Ids
 from reflectrl.models.sources import find_model
-from reflectrl.prompts import policy_prompt, reflection_completion
-from reflectrl.teach import Demonstration, teach
-from reflectrl.types import Episode, Task, UserError, named_seed
 from reflectrl.wings.taxi.env import TaxiEnv
 from reflectrl.wings.taxi.world import ACTIONS, STANDARD, Ride
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from reflectrl.cli.verbs import OWN, all_verbs
-from reflectrl.plugins import names, resolve
+from reflectrl.core.plugins import names, resolve
 
 HEAD = """# Verbs
 

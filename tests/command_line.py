@@ -5,8 +5,8 @@ import pytest
 from reflectrl.cli import main
 
 PLUGIN = '''
-from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.types import Task
+from reflectrl.core.envs.base import Outcome, TextEnv
+from reflectrl.core.types import Task
 
 
 class Lamp(TextEnv):
@@ -22,7 +22,7 @@ class Lamp(TextEnv):
             raise RuntimeError(f"broken in\\n{where}")
 
     def tasks(self, split, stage=None):
-        from reflectrl.types import UserError
+        from reflectrl.core.types import UserError
         if split not in ("train", "validation", "test") or stage not in (None, "full"):
             raise UserError("no such tasks")
         return [Task(f"lamp-{split}", "lamp", {"room": split}, split)]

@@ -132,7 +132,7 @@ def _save_tiny(folder: Path, family: Any) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from reflectrl.config import ModelConfig
+    from reflectrl.core.config import ModelConfig
     from reflectrl.models.scratch import make_model, train_tokenizer
 
     tokenizer = train_tokenizer([WORDS], 300, choices=9)
@@ -171,7 +171,7 @@ def pair(tiny_folder: Callable[[str], Path]) -> Callable[..., tuple[Any, Any]]:
     """
     import torch
 
-    from reflectrl.config import ModelConfig
+    from reflectrl.core.config import ModelConfig
     from reflectrl.models.load import load_model, second_player
 
     made: dict[tuple[str, bool], tuple[Any, Any]] = {}

@@ -14,8 +14,8 @@ SHOWN = "\\x1b]0;owned\\x07\\x1b[5;35;7m\\x9b2J\\x7f\\u202e[/y][red]"
 """The same as it may be shown."""
 
 WORLD = f"""
-from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.types import Task
+from reflectrl.core.envs.base import Outcome, TextEnv
+from reflectrl.core.types import Task
 
 NASTY = {NASTY!r}
 

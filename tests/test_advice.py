@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reflectrl.advice import install, on_the_command_line, option
+from reflectrl.core.advice import install, on_the_command_line, option
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])

@@ -11,8 +11,8 @@ import pytest
 
 import reflectrl
 from reflectrl import UserError
-from reflectrl.config import Recipe, load_recipe, read_recipe
-from reflectrl.types import Observation
+from reflectrl.core.config import Recipe, load_recipe, read_recipe
+from reflectrl.core.types import Observation
 
 SETTINGS: dict[str, Any] = {
     "arms": ["random", "sft", "reflect-rl"],

@@ -10,8 +10,8 @@ import pytest
 
 import reflectrl
 from reflectrl.cli import main
-from reflectrl.config import Recipe, from_dict
-from reflectrl.config.reference import keys
+from reflectrl.core.config import Recipe, from_dict
+from reflectrl.core.config.reference import keys
 from tests.command_line import refused
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.config import (
+from reflectrl.core.config import (
     EvalConfig,
     ModelConfig,
     PlayConfig,
@@ -23,9 +23,9 @@ from reflectrl.config import (
     read_recipe,
     to_toml,
 )
-from reflectrl.config.reference import keys
-from reflectrl.config.values import RENAMED
-from reflectrl.types import UserError
+from reflectrl.core.config.reference import keys
+from reflectrl.core.config.values import RENAMED
+from reflectrl.core.types import UserError
 
 
 @pytest.fixture
@@ -280,8 +280,8 @@ class TestRenamed:
 
 STRANGER = """
 from dataclasses import dataclass
-from reflectrl.config import FreeSection
-from reflectrl.config.rules import Count
+from reflectrl.core.config import FreeSection
+from reflectrl.core.config.rules import Count
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectrl.digests import DIGESTS, damage, require_undamaged, seal, unseal, write_digests
-from reflectrl.types import UserError
+from reflectrl.core.digests import DIGESTS, damage, require_undamaged, seal, unseal, write_digests
+from reflectrl.core.types import UserError
 
 # ---- lines -----------------------------------------------------------------------------------------------------------
 

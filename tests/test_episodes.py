@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reflectrl.config import TeachConfig
-from reflectrl.digests import unseal
-from reflectrl.envs import make
-from reflectrl.episodes import (
+from reflectrl.core.config import TeachConfig
+from reflectrl.core.digests import unseal
+from reflectrl.core.envs import make
+from reflectrl.core.episodes import (
     ChoiceRow,
     EpisodeLog,
     ReflectionRow,
@@ -29,9 +29,9 @@ from reflectrl.episodes import (
     sft_reflection,
     to_line,
 )
-from reflectrl.prompts import reflector_prompt
-from reflectrl.teach import demonstrations, teach
-from reflectrl.types import Episode, Observation, Sampling, Step, Task, Turn, UserError
+from reflectrl.core.prompts import reflector_prompt
+from reflectrl.core.teach import demonstrations, teach
+from reflectrl.core.types import Episode, Observation, Sampling, Step, Task, Turn, UserError
 
 # ---- episodes of every shape -----------------------------------------------------------------------------------------
 

@@ -3,10 +3,10 @@
 import pytest
 from corridor import CorridorEnv
 
-from reflectrl.envs import make
-from reflectrl.evaluation import rows_of, summarise
-from reflectrl.statistics import mean_interval, wilson
-from reflectrl.types import Episode, Observation, Step, Task
+from reflectrl.core.envs import make
+from reflectrl.core.evaluation import rows_of, summarise
+from reflectrl.core.statistics import mean_interval, wilson
+from reflectrl.core.types import Episode, Observation, Step, Task
 
 ENV = make({"name": "corridor", "train": 3, "validation": 3, "test": 3})
 SEEN = Observation("", "", ("go",))

@@ -14,36 +14,34 @@ from typing import Any, TypeGuard
 import pytest
 
 import reflectrl
-from reflectrl.plugins import announced
+from reflectrl.core.plugins import announced
 
 PACKAGE = Path(reflectrl.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
-ROOMS = (
-    "types", "advice", "distributed", "terminal", "plugins", "digests", "git", "config", "statistics", "prompts",
-    "envs", "models", "players", "rollout", "episodes", "teach", "learn", "evaluation", "report", "pipeline",
-    "projects", "api", "cli",
-)  # fmt: skip
-"""The core; each imports only from those before it."""
-METHODS = (
-    "downloads", "fitting", "playing", "workbench", "endpoints", "remote", "values", "offline",
-    "reflecting", "distill", "pretrained", "exporting", "cluster", "watching", "sweeps", "mirror",
-    "examples",
-)  # fmt: skip
-"""Further methods: each imports from the core, from itself and from those before it. Wings may import from them, the
-core never does."""
-BESIDE = tuple(f"reflectrl.{room}" for room in ("wings", *METHODS))
+ROOMS = ("core", "models", "learn", "runs", "api", "cli", "serving", "methods", "tools", "examples", "wings")
+"""Rooms, and the two files between them; each imports only from itself and from those before it."""
+ORDER = {
+    "core": (
+        "types", "advice", "distributed", "terminal", "plugins", "digests", "git", "config", "statistics", "prompts",
+        "envs", "players", "rollout", "episodes", "teach", "evaluation",
+    ),
+    "serving": ("endpoints", "remote", "server"),
+    "methods": ("values", "offline", "reflecting", "distill", "pretrained"),
+    "tools": ("downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "mirror", "browser"),
+}  # fmt: skip
+"""Parts of a room; each imports only from itself and from those before it."""
+REMOVABLE = ("serving", "methods", "tools", "examples", "wings")
+"""Rooms without which a run still works."""
+BESIDE = tuple(f"reflectrl.{room}" for room in REMOVABLE)
 WINGS = tuple(sorted(path.parent.name for path in PACKAGE.glob("wings/*/__init__.py")))
-"""Each imports from the core and from itself, and nothing imports from it."""
+"""Each imports from the rooms before and from itself, and nothing imports from it."""
 HEAVY = ("torch", "numpy", "gymnasium", "transformers", "matplotlib", "scipy", "tyro")
 
 
-def room_of(path: Path) -> str:
-    """The room in which a file lives, "wings.NAME" for those of a wing; `__main__` is the command line's."""
-    parts = path.relative_to(PACKAGE).parts
-    if parts[0] == "wings" and len(parts) > 2:
-        return f"wings.{parts[1]}"
-    first = parts[0].removesuffix(".py")
-    return "cli" if first == "__main__" else first
+def parts_of(path: Path) -> tuple[str, str]:
+    """Return the room in which a file lives and the part of that room; `__main__` is the command line's."""
+    parts = [part.removesuffix(".py") for part in path.relative_to(PACKAGE).parts]
+    return {"__main__": "cli"}.get(parts[0], parts[0]), parts[1] if len(parts) > 1 else ""
 
 
 def imports_of(path: Path) -> Iterator[str]:
@@ -60,31 +58,25 @@ def imports_of(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_file_imports_only_from_rooms_above_its_own(path: Path) -> None:
-    room = room_of(path)
-    if room == "wings":
-        assert list(imports_of(path)) == []
-        return
+def test_a_file_imports_only_from_rooms_before_its_own(path: Path) -> None:
+    room, part = parts_of(path)
     if room == "__init__":  # for type checkers only: the test of quick imports sees that nothing is imported
-        assert set(imports_of(path)) <= {"reflectrl.api", "reflectrl.envs.base", "reflectrl.teach", "reflectrl.types"}
-        return
-    if room.startswith("wings."):
-        others = {
-            name
-            for name in imports_of(path)
-            if name.startswith("reflectrl.wings") and not f"{name}.".startswith(f"reflectrl.{room}.")
-        }
-        assert not others, f"{room} imports from another wing: {others}"
-        return
-    if room in METHODS:
-        below = {"wings", *METHODS[METHODS.index(room) + 1 :]}
-        assert not [name for name in imports_of(path) if f"{name}.".split(".")[1] in below]
+        quick = {"reflectrl.api", "reflectrl.core.envs.base", "reflectrl.core.teach", "reflectrl.core.types"}
+        assert set(imports_of(path)) <= quick
         return
     assert room in ROOMS, f"{room} has no place in the order of rooms"
     for name in imports_of(path):
-        other = name.split(".")[1] if "." in name else None
-        if other is not None and other != "__version__":
-            assert ROOMS.index(other) <= ROOMS.index(room), f"{room} imports {name}, which is below it"
+        other, other_part = [*name.split(".")[1:], "", ""][:2]
+        if other in ("", "__version__"):
+            continue
+        assert ROOMS.index(other) <= ROOMS.index(room), f"{room} imports {name}, of a later room"
+        if other != room or not other_part or not part or part == "__init__":
+            continue
+        if room == "wings":
+            assert other_part == part, f"{part} imports {name}, of another wing"
+        elif room in ORDER:
+            order = ORDER[room]
+            assert order.index(other_part) <= order.index(part), f"{room}.{part} imports {name}, of a later part"
 
 
 def is_dump(node: ast.AST) -> TypeGuard[ast.Assign]:
@@ -113,10 +105,10 @@ def test_nothing_is_unpickled_or_evaluated(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_nothing_is_printed_past_the_guard_of_the_terminal(path: Path) -> None:
-    """Consoles read markup unless `reflectrl.terminal` made them; a column reads it unless told not to."""
+    """Consoles read markup unless `reflectrl.core.terminal` made them; a column reads it unless told not to."""
     for name, call in calls(ast.parse(path.read_text(encoding="utf-8"))):
         given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-        assert path.name == "terminal.py" or name.rpartition(".")[2] != "Console", "use reflectrl.terminal.console"
+        assert path.name == "terminal.py" or name.rpartition(".")[2] != "Console", "use reflectrl.core.terminal.console"
         assert name.rpartition(".")[2] != "TextColumn" or given.get("markup") == "False", "a column that reads markup"
         assert not name.startswith(("sys.__stdout__", "sys.__stderr__")), name
 
@@ -183,9 +175,7 @@ def test_a_whole_run_opens_no_socket(command: Any, witnessed: dict[str, str], tm
 
 TESTS = Path(__file__).parent
 CORE_TESTS = [
-    path
-    for path in sorted(TESTS.rglob("*.py"))
-    if path.relative_to(TESTS).parts[0] not in ("wings", *METHODS, "benchmarks")
+    path for path in sorted(TESTS.rglob("*.py")) if path.relative_to(TESTS).parts[0] not in (*REMOVABLE, "benchmarks")
 ]
 
 
@@ -203,8 +193,8 @@ def test_the_cores_tests_need_no_wing(path: Path) -> None:
 
 
 def without(folder: Path, *wings: str) -> dict[str, str]:
-    """Copy the package without some wings, or without all and the further methods; returns where it is found."""
-    gone = {str(PACKAGE / "wings" / wing) for wing in wings} or {str(PACKAGE / name) for name in ("wings", *METHODS)}
+    """Copy the package without some wings, or without all rooms that can go; return the variables that find it."""
+    gone = {str(PACKAGE / "wings" / wing) for wing in wings} or {str(PACKAGE / name) for name in REMOVABLE}
     left_out = shutil.ignore_patterns("__pycache__")
 
     def ignored(path: str, names: list[str]) -> set[str]:

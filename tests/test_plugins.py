@@ -3,8 +3,8 @@
 import pytest
 from corridor import CorridorEnv
 
-from reflectrl.plugins import names, resolve, suggestion
-from reflectrl.types import UserError
+from reflectrl.core.plugins import names, resolve, suggestion
+from reflectrl.core.types import UserError
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectrl.prompts import policy_prompt, reflection_completion, reflector_prompt
-from reflectrl.types import Observation
+from reflectrl.core.prompts import policy_prompt, reflection_completion, reflector_prompt
+from reflectrl.core.types import Observation
 
 SEEN = Observation("was here\n", "|T|\n", ("south", "north", "pick up"))
 LABELS = ("1", "2", "3", "4")

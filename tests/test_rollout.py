@@ -8,14 +8,15 @@ import pytest
 import torch
 from corridor import CorridorEnv
 
-from reflectrl.config import ModelConfig
-from reflectrl.envs import make
-from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.envs import make
+from reflectrl.core.envs.base import Outcome, TextEnv
+from reflectrl.core.players import AnalystPlayer, ExpertPlayer, LiveEpisode, Player, RandomPlayer
+from reflectrl.core.rollout import Job, Start, rollout
+from reflectrl.core.types import Episode, Sampling, Task, Turn, UserError
 from reflectrl.models.load import LanguageModel, load_model
+from reflectrl.models.players import Policy, Reflector
 from reflectrl.models.scratch import save_scratch
-from reflectrl.players import AnalystPlayer, ExpertPlayer, LiveEpisode, Player, Policy, RandomPlayer, Reflector
-from reflectrl.rollout import Job, Start, rollout
-from reflectrl.types import Episode, Sampling, Task, Turn, UserError
 
 TEXT = ". D K A .\nLast: none\nReflection: Go on.\nActions: 1: left; 2: right; 3: take; 4: open; 5: a; 6: b\nChoice: 1"
 

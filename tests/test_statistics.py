@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.statistics import mean_interval, wilson
+from reflectrl.core.statistics import mean_interval, wilson
 
 
 def test_wilson_by_hand():

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reflectrl.cli import main
-from reflectrl.pipeline.progress import Board
-from reflectrl.terminal import console, printable, printable_line
+from reflectrl.core.terminal import console, printable, printable_line
+from reflectrl.runs.progress import Board
 from tests.hostile import NASTY, SHOWN, WORLD, commands
 
 CODER = "\N{WOMAN}\N{ZERO WIDTH JOINER}\N{PERSONAL COMPUTER}"
@@ -159,7 +159,7 @@ def test_text_that_no_file_can_hold_is_refused_by_its_key(tmp_path: Path, capsys
 
 
 def test_a_recipe_is_written_so_that_it_can_be_shown(tmp_path: Path, capsys: Any) -> None:
-    from reflectrl.config import read_recipe
+    from reflectrl.core.config import read_recipe
 
     path = tmp_path / "tiny.toml"
     path.write_text("", encoding="utf-8")

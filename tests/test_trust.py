@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.config import load_recipe
-from reflectrl.types import UserError
+from reflectrl.core.config import load_recipe
+from reflectrl.core.types import UserError
 from tests.hostile import CODE
 
 ADAPTER = {"peft_type": "LORA", "r": 2, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
@@ -56,7 +56,7 @@ ENV = 'arms = ["random"]\neval.splits = ["test"]\nenv = {name = "stranger:Mine",
 NAMED = {
     'env.name = "stranger:Mine"': "env.name = stranger:Mine",
     'env.name = "stranger:called"': "env.name = stranger:called",
-    'env = {name = "reflectrl.envs.adapter:GymTextEnv", id = "stranger:Mine-v0", actions = ["a"]}': "env.id",
+    'env = {name = "reflectrl.core.envs.adapter:GymTextEnv", id = "stranger:Mine-v0", actions = ["a"]}': "env.id",
     'env = {name = "corridor", opponents = [{player = "stranger:Mine"}]}': "env.opponents[0].player = stranger:Mine",
     'model = {source = "hers", trust_remote_code = true}': "the own code of model 'hers'",
 }
@@ -86,7 +86,7 @@ class TestCodeNamedByAFile:
     @pytest.mark.parametrize(
         "toml",
         [
-            'env = {name = "reflectrl.envs.adapter:GymTextEnv", id = "Taxi-v4", actions = ["a"], rules = "So: go on."}',
+            'env = {name = "reflectrl.core.envs.adapter:GymTextEnv", id = "Taxi-v4", actions = ["a"], rules = "So: on."}',
             'env = {name = "corridor", address = "http://127.0.0.1:8000", folder = "C:\\\\games"}',
         ],
     )
@@ -165,7 +165,7 @@ class TestModelsWithCodeOfTheirOwn:
         "settings", [{"_attn_implementation": "a/kernel"}, {"text_config": {"attn_implementation": "a/b"}}]
     )
     def test_a_kernel_of_the_hub_is_refused(self, tiny_folder: Any, tmp_path: Path, settings: dict[str, Any]) -> None:
-        from reflectrl.config import ModelConfig
+        from reflectrl.core.config import ModelConfig
         from reflectrl.models.load import load_model
 
         shutil.copytree(tiny_folder("llama"), tmp_path / "model")
@@ -176,7 +176,7 @@ class TestModelsWithCodeOfTheirOwn:
 
     @pytest.mark.parametrize("place", ["policy", "reflector"])
     def test_an_adapter_imports_no_module(self, write: Write, tiny_folder: Any, place: str) -> None:
-        from reflectrl.config import ModelConfig
+        from reflectrl.core.config import ModelConfig
         from reflectrl.models.load import load_model, second_player
 
         write("")

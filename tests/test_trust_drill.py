@@ -18,15 +18,15 @@ import pytest
 
 import reflectrl
 from reflectrl.cli import main
-from reflectrl.config import Recipe, load_recipe
-from reflectrl.config.files import to_toml_value
-from reflectrl.config.recipe import brought
-from reflectrl.config.reference import keys
-from reflectrl.config.rules import NeedsTrust
-from reflectrl.config.trust import needing_trust
-from reflectrl.plugins import BY_PATH
-from reflectrl.types import UserError
-from tests.endpoints.scripted import ChatServer, serving
+from reflectrl.core.config import Recipe, load_recipe
+from reflectrl.core.config.files import to_toml_value
+from reflectrl.core.config.recipe import brought
+from reflectrl.core.config.reference import keys
+from reflectrl.core.config.rules import NeedsTrust
+from reflectrl.core.config.trust import needing_trust
+from reflectrl.core.plugins import BY_PATH
+from reflectrl.core.types import UserError
+from tests.serving.endpoints.scripted import ChatServer, serving
 from tests.test_trust import Write, ran, refused, write
 from tests.wings import hostile_files
 from tests.wings.hostile_files import BIG, CODE, CORRIDOR, SECRET, SPENDING, VARIABLES
@@ -73,7 +73,7 @@ def test_import_paths_are_taken_for_these_kinds_only() -> None:
     """A name with a ":" is imported for kinds of `BY_PATH`; the keys that name those are the marked ones."""
     assert BY_PATH == ("envs", "rewards", "engines")
     with pytest.raises(UserError, match="unknown verb 'stranger:Mine'"):
-        from reflectrl.plugins import resolve
+        from reflectrl.core.plugins import resolve
 
         resolve("verbs", "stranger:Mine")
     asked = set()

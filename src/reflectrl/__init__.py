@@ -8,17 +8,17 @@ if TYPE_CHECKING:
     from typing import Any
 
     from reflectrl.api import Agent, Run, evaluate, load_agent, make_env, train
-    from reflectrl.envs.base import Outcome, TextEnv
-    from reflectrl.teach import RecordEpisodes, Recorder, Recording
-    from reflectrl.types import Episode, Observation, Step, Task, Turn, UserError
+    from reflectrl.core.envs.base import Outcome, TextEnv
+    from reflectrl.core.teach import RecordEpisodes, Recorder, Recording
+    from reflectrl.core.types import Episode, Observation, Step, Task, Turn, UserError
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "reflectrl.api": ("Agent", "Run", "evaluate", "load_agent", "make_env", "train"),
-    "reflectrl.envs.base": ("Outcome", "TextEnv"),
-    "reflectrl.teach": ("RecordEpisodes", "Recorder", "Recording"),
-    "reflectrl.types": ("Episode", "Observation", "Step", "Task", "Turn", "UserError"),
+    "reflectrl.core.envs.base": ("Outcome", "TextEnv"),
+    "reflectrl.core.teach": ("RecordEpisodes", "Recorder", "Recording"),
+    "reflectrl.core.types": ("Episode", "Observation", "Step", "Task", "Turn", "UserError"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -27,17 +27,17 @@ from typing import Any, cast
 
 import numpy as np
 
-from reflectrl.config import Recipe, from_dict, load_recipe, read_recipe
-from reflectrl.envs import make
-from reflectrl.envs.base import TextEnv
-from reflectrl.evaluation import Row, rows_of
-from reflectrl.pipeline import load_players
-from reflectrl.pipeline import run as run_recipe
-from reflectrl.players.base import LiveEpisode, Player
-from reflectrl.players.simple import UNLEARNED
-from reflectrl.projects import own_environment, recipe_named, recipe_of_class, with_learner
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Observation, Step, Task, Turn, UserError, named_seed
+from reflectrl.core.config import Recipe, from_dict, load_recipe, read_recipe
+from reflectrl.core.envs import make
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.evaluation import Row, rows_of
+from reflectrl.core.players.base import LiveEpisode, Player
+from reflectrl.core.players.simple import UNLEARNED
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import Observation, Step, Task, Turn, UserError, named_seed
+from reflectrl.runs import load_players
+from reflectrl.runs import run as run_recipe
+from reflectrl.runs.projects import own_environment, recipe_named, recipe_of_class, with_learner
 
 EnvLike = str | type[TextEnv] | Mapping[str, Any]
 """Environment: its name ("frozenlake", "package.module:Class", or a project's folder made by `reflectrl init`), its

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from benchmarks.workloads import make_bench_model, workload
-from reflectrl.config import ModelConfig
+from reflectrl.core.config import ModelConfig
 from reflectrl.models.lm import LanguageModel
-from tests.pipeline.conftest import finished, like, recipe_file
+from tests.runs.conftest import finished, like, recipe_file
 
 __all__ = ["finished", "like", "recipe_file", "tiny"]
 

@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.autoexplore_answers import CHANCE, SEARCHES, by_chance, judged
 from benchmarks.autoexplore_quality import answers_of, bootstrap, differences, main, rows
-from reflectrl.episodes import EpisodeLog
-from reflectrl.players.simple import BaselinePlayer, RandomPlayer
-from reflectrl.rollout import Job, rollout
+from reflectrl.core.episodes import EpisodeLog
+from reflectrl.core.players.simple import BaselinePlayer, RandomPlayer
+from reflectrl.core.rollout import Job, rollout
 from reflectrl.wings.autoexplore.env import AutoExploreEnv
 from tests.wings.autoexplore.shelf import make_library
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.autoexplore_search import main
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.making.imported import find_repo, gold_files, read_imported
 
 QUESTIONS: list[dict[str, Any]] = [

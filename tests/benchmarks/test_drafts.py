@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.drafts import Asked, rows
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -3,7 +3,7 @@
 from benchmarks.environments import rows
 from benchmarks.settings import Settings
 from benchmarks.sleeping import Sleeping
-from reflectrl.workbench.check import check_text_env
+from reflectrl.tools.workbench.check import check_text_env
 
 
 def test_the_sleeping_environment_is_one() -> None:

@@ -5,11 +5,11 @@ import math
 import pytest
 
 from benchmarks.exploration import ARMS, Settings, demonstration, row_of, rows
+from reflectrl.core.players import RandomPlayer
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import UserError
 from reflectrl.examples.key_door import KeyDoorEnv, chance
-from reflectrl.players import RandomPlayer
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import UserError
-from reflectrl.workbench.check import check_text_env
+from reflectrl.tools.workbench.check import check_text_env
 
 
 def test_the_environment_keeps_its_promises_and_its_milestones_lie_on_the_way() -> None:

@@ -11,10 +11,10 @@ import torch
 
 from benchmarks.gradients import ROWS, Comparison, Settings, compare, estimates, make_policy, rows
 from benchmarks.treasure import Exact, Treasure, exact
+from reflectrl.core.rollout import Job, rollout
 from reflectrl.learn.batch import Batch
-from reflectrl.players import Policy
-from reflectrl.rollout import Job, rollout
-from reflectrl.workbench.check import check_text_env
+from reflectrl.models.players import Policy
+from reflectrl.tools.workbench.check import check_text_env
 
 BY_NAME = {row.name: row for row in ROWS}
 FEW = ("mean, normalised, PPO", "leave-one-out", "critic, wrong, lambda 1")

@@ -11,7 +11,7 @@ from benchmarks.intervals import (
     probability_of_improvement,
     stratified_bootstrap,
 )
-from reflectrl.statistics import wilson
+from reflectrl.core.statistics import wilson
 
 
 def outcomes(rng, spread: float, seeds: int, episodes: int) -> list[list[bool]]:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import newcomer
-from reflectrl.plugins import resolve
-from reflectrl.types import UserError
-from reflectrl.workbench.check import check_text_env
-from reflectrl.workbench.init import class_name
+from reflectrl.core.plugins import resolve
+from reflectrl.core.types import UserError
+from reflectrl.tools.workbench.check import check_text_env
+from reflectrl.tools.workbench.init import class_name
 
-TEMPLATE = newcomer.ROOT / "src/reflectrl/workbench/templates/environment.py.txt"
+TEMPLATE = newcomer.ROOT / "src/reflectrl/tools/workbench/templates/environment.py.txt"
 GOOD = newcomer.Drilled("template", 0, 20, {"init": (1.0, 0.5), "run": (100.0, 150.0)}, 0.95, 0.9, 40, 0.02)
 
 

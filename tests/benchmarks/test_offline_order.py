@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.offline_order import Difference, differences, main
-from reflectrl.episodes import EpisodeLog
-from reflectrl.pipeline.folder import RunFolder
-from reflectrl.types import Episode, Task
+from reflectrl.core.episodes import EpisodeLog
+from reflectrl.core.types import Episode, Task
+from reflectrl.runs.folder import RunFolder
 
 
 def _played(folder: Path, arm: str, seed: int, won: str) -> None:

@@ -7,9 +7,9 @@ import torch
 from benchmarks.measure import count_flops
 from benchmarks.plain import LOGITS_BYTES, PlainPair, label_scores, play_tick, policy_texts, score_actions, tokenized
 from benchmarks.workloads import records, reflection_lengths, workload
+from reflectrl.core.prompts import policy_prompt, reflector_prompt
+from reflectrl.core.types import Step
 from reflectrl.models.lm import LanguageModel
-from reflectrl.prompts import policy_prompt, reflector_prompt
-from reflectrl.types import Step
 
 
 def some_steps(name: str = "taxi") -> list[Step]:

@@ -7,9 +7,9 @@ from benchmarks.plain import LOGITS_BYTES
 from benchmarks.plain_learning import trainer_sft, update_gradients
 from benchmarks.sft import fitting
 from benchmarks.workloads import records, workload
+from reflectrl.core.prompts import policy_prompt, reflection_completion, reflector_prompt
 from reflectrl.models.labels import find_labels
 from reflectrl.models.lm import LanguageModel
-from reflectrl.prompts import policy_prompt, reflection_completion, reflector_prompt
 
 Examples = list[tuple[list[int], int]]
 

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.small_networks import Encoder, Network
 from benchmarks.small_ppo import Settings, position, reached, spread, summary, train
-from reflectrl.types import Observation, UserError
+from reflectrl.core.types import Observation, UserError
 
 TINY = Settings(
     env="reflectrl.examples.key_door:KeyDoorEnv",

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.wall_blind import Settings, compared, main, wins_without_walls
-from reflectrl.envs import make
-from reflectrl.episodes import EpisodeLog
-from reflectrl.teach.trajectories import Demonstration, teach
-from reflectrl.types import UserError
+from reflectrl.core.envs import make
+from reflectrl.core.episodes import EpisodeLog
+from reflectrl.core.teach.trajectories import Demonstration, teach
+from reflectrl.core.types import UserError
 from reflectrl.wings.taxi.env import TaxiEnv
 from reflectrl.wings.taxi.world import Cell, City, Ride
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from benchmarks.workloads import bench_model, make_tokenizer, records, reflection_lengths, workload
+from reflectrl.core.prompts import policy_prompt, reflector_prompt
+from reflectrl.core.types import UserError
 from reflectrl.models.labels import find_labels
 from reflectrl.models.lm import LanguageModel
-from reflectrl.prompts import policy_prompt, reflector_prompt
-from reflectrl.types import UserError
-from reflectrl.workbench.check import check_text_env
+from reflectrl.tools.workbench.check import check_text_env
 
 NAMES = ("taxi", "taxi-history", "alfworld")
 

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from reflectrl.config import ModelConfig
-from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.envs.teacher import Teacher
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.envs.base import Outcome, TextEnv
+from reflectrl.core.envs.teacher import Teacher
+from reflectrl.core.types import Task, UserError
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
-from reflectrl.types import Task, UserError
 
 COLOURS = {"train": ("red", "blue", "green", "black"), "validation": ("white", "grey"), "test": ("pink",)}
 

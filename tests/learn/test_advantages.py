@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectrl.config import RLConfig
+from reflectrl.core.config import RLConfig
+from reflectrl.core.types import Episode, Observation, Step, Task
 from reflectrl.learn.advantages import imitate_gains, with_signal
 from reflectrl.learn.batch import Batch
 from reflectrl.learn.rollouts import Steps, compute_advantages
-from reflectrl.types import Episode, Observation, Step, Task
 
 COMPARING = ("leave-one-out", "dr-grpo", "grpo", "gigpo")
 

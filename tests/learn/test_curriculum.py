@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectrl.config import RLConfig
+from reflectrl.core.config import RLConfig
+from reflectrl.core.types import Episode, Task, UserError
 from reflectrl.learn.curriculum import Curriculum, SuccessRates, growing_horizon
-from reflectrl.types import Episode, Task, UserError
 
 STAGES = ("pickup", "dropoff", "full")
 

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from reflectrl.config import RLConfig
+from reflectrl.core.config import RLConfig
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import Episode
 from reflectrl.learn import rollouts
 from reflectrl.learn.losses import restricted_log_softmax
 from reflectrl.learn.online import update
@@ -19,10 +21,8 @@ from reflectrl.learn.rollouts import Steps, deal, flatten, policy_pass, prepare
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.players import Policy
 from reflectrl.models.sharing import apart
-from reflectrl.players import Policy
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Episode
 
 PPO = RLConfig(algorithm="ppo", baseline="critic", gae_lambda=0.9, minibatch=3, max_grad_norm=1e9, kl_coef=0.0)
 SETTINGS = {

@@ -14,11 +14,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectrl.config import RLConfig
-from reflectrl.config.values import from_dict
-from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.envs.pool import EnvPool
-from reflectrl.episodes import from_line, to_line
+from reflectrl.core.config import RLConfig
+from reflectrl.core.config.values import from_dict
+from reflectrl.core.envs.base import Outcome, TextEnv
+from reflectrl.core.envs.pool import EnvPool
+from reflectrl.core.episodes import from_line, to_line
+from reflectrl.core.players import RandomPlayer
+from reflectrl.core.players.simple import ScriptedPlayer
+from reflectrl.core.rollout import Job, Start, rollout
+from reflectrl.core.types import Episode, Observation, Sampling, Step, Task, Turn, UserError
 from reflectrl.learn.checkpoint import load_meta
 from reflectrl.learn.curriculum import ReverseCurriculum, Win, replayed
 from reflectrl.learn.exploration import ObservationCounts, Pay, potentials, shaping
@@ -26,10 +30,7 @@ from reflectrl.learn.losses import rewards_to_go
 from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts, compute_advantages, flatten
 from reflectrl.models.lm import LanguageModel
-from reflectrl.players import Policy, RandomPlayer
-from reflectrl.players.simple import ScriptedPlayer
-from reflectrl.rollout import Job, Start, rollout
-from reflectrl.types import Episode, Observation, Sampling, Step, Task, Turn, UserError
+from reflectrl.models.players import Policy
 
 Tiny = Callable[..., LanguageModel]
 

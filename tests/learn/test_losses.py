@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
-from reflectrl.config import RLConfig
+from reflectrl.core.config import RLConfig
 from reflectrl.learn import losses
 
 settings.register_profile("quick", max_examples=50, deadline=None)

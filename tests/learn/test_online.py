@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from reflectrl.config import RLConfig
-from reflectrl.config.values import from_dict
-from reflectrl.episodes import from_line
+from reflectrl.core.config import RLConfig
+from reflectrl.core.config.values import from_dict
+from reflectrl.core.episodes import from_line
+from reflectrl.core.players import AnalystPlayer, ExpertPlayer
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import Episode, Sampling
 from reflectrl.learn.checkpoint import load_meta
 from reflectrl.learn.curriculum import Curriculum, SuccessRates, draw_tasks
 from reflectrl.learn.losses import POLICY_LOSSES, reinforce_loss
@@ -22,9 +25,7 @@ from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.validation import mean_return, success_rate
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
-from reflectrl.players import AnalystPlayer, ExpertPlayer, Policy
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Episode, Sampling
+from reflectrl.models.players import Policy
 
 Tiny = Callable[..., LanguageModel]
 

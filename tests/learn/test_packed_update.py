@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from reflectrl.config import RLConfig, SFTConfig
-from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.envs.teacher import Teacher
-from reflectrl.episodes import ChoiceRow, from_line, to_line
+from reflectrl.core.config import RLConfig, SFTConfig
+from reflectrl.core.envs.base import Outcome, TextEnv
+from reflectrl.core.envs.teacher import Teacher
+from reflectrl.core.episodes import ChoiceRow, from_line, to_line
+from reflectrl.core.players import AnalystPlayer
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import Episode, Sampling, Task
 from reflectrl.learn import rollouts
 from reflectrl.learn.examples import choice_examples, evaluate_loss
 from reflectrl.learn.losses import entropy
@@ -25,10 +28,8 @@ from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.backend import Counters, Scoring
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.players import Policy
 from reflectrl.models.sharing import apart, pack
-from reflectrl.players import AnalystPlayer, Policy
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Episode, Sampling, Task
 from tests.device import ON_GPU
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]

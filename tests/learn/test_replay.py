@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reflectrl.core.types import Episode, Task
 from reflectrl.learn.replay import ReplayBuffer
-from reflectrl.types import Episode, Task
 
 
 def episodes(*outcomes: bool, start: int = 0) -> list[Episode]:

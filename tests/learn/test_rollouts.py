@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from reflectrl.config import RLConfig
-from reflectrl.envs.base import TextEnv
+from reflectrl.core.config import RLConfig
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import Episode, Sampling
 from reflectrl.learn.rollouts import Steps, compute_advantages, flatten, policy_pass
 from reflectrl.models.lm import LanguageModel
-from reflectrl.players import Policy
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Episode, Sampling
+from reflectrl.models.players import Policy
 
 
 def play(policy: Policy, make_rooms: Callable[[], TextEnv], count: int = 12) -> list[Episode]:

@@ -9,9 +9,11 @@ import pytest
 import torch
 from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
-from reflectrl.config import SFTConfig
-from reflectrl.envs.base import TextEnv
-from reflectrl.episodes import ChoiceRow, ReflectionRow
+from reflectrl.core.config import SFTConfig
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.episodes import ChoiceRow, ReflectionRow
+from reflectrl.core.prompts import Prompt, reflection_completion, reflector_prompt
+from reflectrl.core.types import Observation, UserError
 from reflectrl.learn.examples import (
     Example,
     Examples,
@@ -23,10 +25,8 @@ from reflectrl.learn.examples import (
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import cosine
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.players import Policy
 from reflectrl.models.sharing import pack
-from reflectrl.players import Policy
-from reflectrl.prompts import Prompt, reflection_completion, reflector_prompt
-from reflectrl.types import Observation, UserError
 
 Tiny = Callable[..., LanguageModel]
 

@@ -7,10 +7,10 @@ from itertools import islice
 
 import pytest
 
-from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.core.envs.base import Outcome, TextEnv
+from reflectrl.core.types import Episode, Task
 from reflectrl.learn import signal
 from reflectrl.learn.signal import random_play, signal_of
-from reflectrl.types import Episode, Task
 
 
 class Doors(TextEnv):

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import load_meta, load_state
 from reflectrl.learn.trainer import Trainer
-from reflectrl.types import UserError
 
 
 def made(folder: Path | None = None, clip: float | None = None) -> tuple[nn.Linear, nn.Linear, Trainer]:

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from reflectrl.models.backend import Answers, Scoring
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.players import Policy
 from reflectrl.models.sharing import Ids, KVCache, apart
-from reflectrl.players import Policy
 
 
 def action_texts(lm: LanguageModel, actions: Sequence[str]) -> Answers:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from reflectrl.config import TeachConfig
-from reflectrl.envs import make
-from reflectrl.teach import demonstrations, teach
-from reflectrl.types import Episode
+from reflectrl.core.config import TeachConfig
+from reflectrl.core.envs import make
+from reflectrl.core.teach import demonstrations, teach
+from reflectrl.core.types import Episode
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from reflectrl.config import ModelConfig
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.types import Sampling
 from reflectrl.models.load import LanguageModel, load_model
+from reflectrl.models.players import draw, nucleus, sampler
 from reflectrl.models.scratch import save_scratch
 from reflectrl.models.sharing import apart
-from reflectrl.players.policy import draw, nucleus, sampler
-from reflectrl.types import Sampling
 from tests.models.calls import choice_logits
 
 TEXTS = ["|T: | : |\nReflection: The taxi moved west.\nActions: 1: south; 2: north\nChoice: 1"]

@@ -19,17 +19,17 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.families import Marks, tiny_model
+from reflectrl.core.types import Sampling
 from reflectrl.models import batched
 from reflectrl.models.attention import Attend, BlockAttention, DecodingAttention
 from reflectrl.models.backend import Answers, Counters
 from reflectrl.models.batched import BatchedAttention, WholeAttention, alike
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel, Shortcuts
+from reflectrl.models.players import sampler
 from reflectrl.models.proof import find_shortcuts
 from reflectrl.models.sharing import ROUNDING, Block, Ids, KVCache, Packing, apart, extend, pack
 from reflectrl.models.text_scoring import make_trie
-from reflectrl.players.policy import sampler
-from reflectrl.types import Sampling
 from tests.device import DEVICE
 from tests.models.test_families import check_exact
 

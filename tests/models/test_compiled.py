@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from reflectrl.config import ModelConfig, from_dict
+from reflectrl.core.config import ModelConfig, from_dict
+from reflectrl.core.types import UserError
 from reflectrl.models import forward
 from reflectrl.models.load import load_model
 from reflectrl.models.proof import told
 from reflectrl.models.sharing import pack
-from reflectrl.types import UserError
 from tests.models.test_forward import arguments, close, gradients, model_of, prompts_of
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from benchmarks.families import FAMILIES, PLAIN, POSITIONS, VARIANTS, VOCAB, Marks, tiny_model
-from reflectrl.config import ModelConfig
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.types import Episode, Sampling, UserError
 from reflectrl.models import proof
 from reflectrl.models.backend import Answers
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.load import load_model
 from reflectrl.models.packed import PackedBackend
+from reflectrl.models.players import sampler
 from reflectrl.models.proof import prove, told
 from reflectrl.models.scratch import train_tokenizer
 from reflectrl.models.sharing import Ids, KVCache, pack
-from reflectrl.players.policy import sampler
-from reflectrl.types import Episode, Sampling, UserError
 from tests.device import DEVICE, ON_GPU
 from tests.models.calls import cached_text_logits, choice_logits
 from tests.models.test_load import rl_step, sft_steps

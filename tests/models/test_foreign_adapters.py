@@ -12,11 +12,11 @@ from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from reflectrl.config import ModelConfig
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.types import UserError
 from reflectrl.models.checking import require_usable
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
-from reflectrl.types import UserError
 from tests.foreign_models import CHATML, KINDS, save_model
 
 pytestmark = [  # what PEFT says to the maker of an adapter

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from reflectrl.core.types import Sampling, UserError
 from reflectrl.models import attention, forward
 from reflectrl.models.attention import (
     BlockAttention,
@@ -23,10 +24,9 @@ from reflectrl.models.attention import (
 from reflectrl.models.forward import fuse_activations, hidden_states
 from reflectrl.models.hf_forward import hf_forward
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.players import sampler
 from reflectrl.models.sharing import Block, Ids, KVCache, Packing, apart, extend, pack
 from reflectrl.models.text_scoring import make_trie
-from reflectrl.players.policy import sampler
-from reflectrl.types import Sampling, UserError
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2")

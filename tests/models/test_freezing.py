@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from reflectrl.config import ModelConfig, SFTConfig, read_recipe
+from reflectrl.core.config import ModelConfig, SFTConfig, read_recipe
+from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import load_tensors
 from reflectrl.learn.examples import Example
 from reflectrl.learn.sft import train_sft
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.sharing import pack
-from reflectrl.types import UserError
 from tests.device import DEVICE
 
 PROMPTS = [(*range(20, 60), 7, 8, 9), (*range(20, 60), 11, 12), (5, 6, 7)]

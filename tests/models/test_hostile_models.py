@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from reflectrl.config import ModelConfig
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.types import UserError
 from reflectrl.models.load import load_model, second_player
-from reflectrl.types import UserError
 from tests.hostile import CODE
 from tests.test_trust import ran
 from tests.wings.hostile_files import ADAPTERS, MODELS, MODULE, change
@@ -42,7 +42,7 @@ def load(folder: Path) -> None:
     try:
         lm = load_model(folder, SETTINGS)
         if lm.tokenizer.chat_template:
-            from reflectrl.prompts.chat import chat_of
+            from reflectrl.core.prompts.chat import chat_of
 
             chat_of(lm.tokenizer, "Be good.", "model")
     except UserError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from reflectrl.config import ModelConfig
+from reflectrl.core.config import ModelConfig
 from reflectrl.models import known
 from reflectrl.models.load import load_model
 from reflectrl.models.proof import told

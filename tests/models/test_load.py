@@ -11,9 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from reflectrl.config import ModelConfig, RLConfig, SFTConfig
-from reflectrl.envs import make
-from reflectrl.episodes import sft_policy, sft_reflection
+from reflectrl.core.config import ModelConfig, RLConfig, SFTConfig
+from reflectrl.core.envs import make
+from reflectrl.core.episodes import sft_policy, sft_reflection
+from reflectrl.core.players import AnalystPlayer
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import Episode, Sampling, UserError
 from reflectrl.learn.examples import choice_examples, evaluate_loss, reflection_examples
 from reflectrl.learn.online import update
 from reflectrl.learn.rollouts import flatten, prepare
@@ -22,12 +25,9 @@ from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
+from reflectrl.models.players import Policy, sampler
 from reflectrl.models.scratch import save_scratch
 from reflectrl.models.sharing import apart
-from reflectrl.players import AnalystPlayer, Policy
-from reflectrl.players.policy import sampler
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Episode, Sampling, UserError
 
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
 ENV = {"name": "corridor"}

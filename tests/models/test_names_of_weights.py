@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from reflectrl.config import ModelConfig
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.types import UserError
 from reflectrl.models.load import load_model, second_player
-from reflectrl.types import UserError
 
 Tensors = dict[str, torch.Tensor]
 PLAIN = {"context": 64, "mixed_precision": "off", "device": "cpu"}

@@ -11,18 +11,17 @@ import torch
 from corridor import CorridorEnv
 
 from benchmarks.families import tiny_model
-from reflectrl.config import ModelConfig
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import Episode, Sampling, UserError
 from reflectrl.models.backend import Answers, Counters, Scoring
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.load import load_model
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend
+from reflectrl.models.players import Policy, Reflector, sampler
 from reflectrl.models.scratch import train_tokenizer
 from reflectrl.models.sharing import Ids, pack
-from reflectrl.players import Policy, Reflector
-from reflectrl.players.policy import sampler
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Episode, Sampling, UserError
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
 both = pytest.mark.parametrize(("family", "adapters"), [("gpt2", False), ("llama", True), ("qwen2", False)])

@@ -5,11 +5,11 @@ import sys
 import pytest
 import torch
 
-from reflectrl.config import ModelConfig, SFTConfig, from_dict
+from reflectrl.core.config import ModelConfig, SFTConfig, from_dict
+from reflectrl.core.types import UserError
 from reflectrl.learn.optim import make_optimizers
 from reflectrl.models.load import load_model
 from reflectrl.models.sharing import apart
-from reflectrl.types import UserError
 
 BASE = {"context": 64, "mixed_precision": "off", "device": "cpu", "lora_rank": 4, "lora_alpha": 16}
 

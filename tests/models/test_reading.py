@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reflectrl.core.prompts import CUT, Prompt, tokenize
+from reflectrl.core.types import Sampling, UserError
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.players import sampler
 from reflectrl.models.sharing import REUSE, ROUNDING, Ids, KVCache, apart, pack, shared_length
-from reflectrl.players.policy import sampler
-from reflectrl.prompts import CUT, Prompt, tokenize
-from reflectrl.types import Sampling, UserError
 from tests.models.calls import choice_logits
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reflectrl.core.types import Sampling
 from reflectrl.models.backend import Written
 from reflectrl.models.generation import CONTEXTS, END, LONGEST_DRAFT, Draft, DraftModel, Evidence
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.players import sampler
 from reflectrl.models.sharing import Ids, KVCache
-from reflectrl.players.policy import sampler
-from reflectrl.types import Sampling
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
 both = pytest.mark.parametrize(

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from reflectrl import prompts as prompting
-from reflectrl.config import ModelConfig
+from reflectrl.core import prompts as prompting
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.prompts import Prompt, encode_lines, policy_prompt, splits_at_lines, tokenize
+from reflectrl.core.types import Observation, UserError
 from reflectrl.models.labels import candidates, find_labels
 from reflectrl.models.load import load_model
 from reflectrl.models.scratch import make_model, save_scratch, train_tokenizer
-from reflectrl.prompts import Prompt, encode_lines, policy_prompt, splits_at_lines, tokenize
-from reflectrl.types import Observation, UserError
 
 MAP = "+---------+\n|D: | : :P|\n|T:O: | : |\n+---------+\nLast: west\n"
 LISTING = "; ".join(f"{label}: go" for label in [*map(str, range(1, 13)), *string.ascii_letters])

@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from reflectrl.config import ModelConfig
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.types import UserError
 from reflectrl.models.load import load_model
 from reflectrl.models.memory import available, out_of_memory_told, refuse_unless_fitting
 from reflectrl.models.weights import GIB, shapes_of, weight_bytes
-from reflectrl.types import UserError
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from reflectrl.envs.base import Outcome, TextEnv, require_known
-from reflectrl.envs.teacher import Teacher
-from reflectrl.types import Task, UserError, named_seed
+from reflectrl.core.envs.base import Outcome, TextEnv, require_known
+from reflectrl.core.envs.teacher import Teacher
+from reflectrl.core.types import Task, UserError, named_seed
 
 ACTIONS = ("left", "right", "take", "open")
 RULES = "Fetch the key K, then open the door D. You are A; what is impossible ends the walk.\n"

@@ -1,7 +1,7 @@
 """Wings are tested with the core's recipes and folders of a stranger."""
 
-from tests.pipeline.test_links import target
-from tests.playing.test_trust import theirs
+from tests.runs.test_links import target
 from tests.test_trust import write
+from tests.tools.playing.test_trust import theirs
 
 __all__ = ["target", "theirs", "write"]

@@ -26,12 +26,12 @@ from reflectrl.cli import main
 from reflectrl.cli.arguments import parse
 from reflectrl.cli.run import Run
 from reflectrl.cli.verbs import all_verbs
-from reflectrl.config.reference import keys, reference
-from reflectrl.playing.verbs import Play
-from reflectrl.plugins import look_here, resolve
-from reflectrl.projects import env_section
-from reflectrl.types import UserError
-from reflectrl.workbench.check_env import CheckEnv
+from reflectrl.core.config.reference import keys, reference
+from reflectrl.core.plugins import look_here, resolve
+from reflectrl.core.types import UserError
+from reflectrl.runs.projects import env_section
+from reflectrl.tools.playing.verbs import Play
+from reflectrl.tools.workbench.check_env import CheckEnv
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

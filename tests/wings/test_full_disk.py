@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.config.folders import replacing, writing
-from reflectrl.episodes import EpisodeLog, read_episodes
-from reflectrl.types import Episode, Task, UserError
+from reflectrl.core.config.folders import replacing, writing
+from reflectrl.core.episodes import EpisodeLog, read_episodes
+from reflectrl.core.types import Episode, Task, UserError
 from tests.full_disk import files_in, full_disk, walked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system limits files in another way")

@@ -8,8 +8,8 @@ import pytest
 
 import reflectrl
 from reflectrl.cli.projects import recipes
-from reflectrl.config import load_recipe, read_recipe
-from reflectrl.plugins import resolve
+from reflectrl.core.config import load_recipe, read_recipe
+from reflectrl.core.plugins import resolve
 
 SHIPPED = {name: path for name, path in recipes().items() if Path(reflectrl.__file__).parent in path.resolve().parents}
 SETTING = re.compile(r"--([a-z]+\.[a-z-]+) ([^\s.,:;)]+)")

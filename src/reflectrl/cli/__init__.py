@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import reflectrl
-from reflectrl.advice import install, on_the_command_line
-from reflectrl.distributed import launched, spoken_for
-from reflectrl.plugins import reason
-from reflectrl.terminal import harmless, print_traceback, printable_line
-from reflectrl.types import UserError
+from reflectrl.core.advice import install, on_the_command_line
+from reflectrl.core.distributed import launched, spoken_for
+from reflectrl.core.plugins import reason
+from reflectrl.core.terminal import harmless, print_traceback, printable_line
+from reflectrl.core.types import UserError
 
 DESCRIPTION = (
     "Teach a small, local language model to act in a multi-step text environment. Begin with: reflectrl run taxi"

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-from reflectrl.plugins import suggestion
-from reflectrl.terminal import raw_stdout
-from reflectrl.types import UserError
+from reflectrl.core.plugins import suggestion
+from reflectrl.core.terminal import raw_stdout
+from reflectrl.core.types import UserError
 
 
 def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, description: str) -> tuple[Any, list[str]]:

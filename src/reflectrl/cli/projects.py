@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from reflectrl.plugins import announced
+from reflectrl.core.plugins import announced
 
 EnvName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
 

@@ -11,15 +11,15 @@ from typing import Annotated, Any, ClassVar
 
 import tyro
 
-from reflectrl import pipeline
+from reflectrl import runs as pipeline
 from reflectrl.cli.projects import recipes
-from reflectrl.config import Recipe, load_recipe, parse_overrides, read_recipe, to_toml
-from reflectrl.config.folders import refuse_links, require_writable
-from reflectrl.config.reference import keys
-from reflectrl.distributed import launched
-from reflectrl.plugins import brought, suggestion
-from reflectrl.projects import own_environment, project_recipe, projects, with_learner
-from reflectrl.types import UserError
+from reflectrl.core.config import Recipe, load_recipe, parse_overrides, read_recipe, to_toml
+from reflectrl.core.config.folders import refuse_links, require_writable
+from reflectrl.core.config.reference import keys
+from reflectrl.core.distributed import launched
+from reflectrl.core.plugins import brought, suggestion
+from reflectrl.core.types import UserError
+from reflectrl.runs.projects import own_environment, project_recipe, projects, with_learner
 
 RecipeName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
 

@@ -13,10 +13,10 @@ import tyro
 
 from reflectrl.cli.projects import recipes
 from reflectrl.cli.run import run_verbs, summary
-from reflectrl.config.reference import keys
-from reflectrl.pipeline import all_arms
-from reflectrl.plugins import names, resolve
-from reflectrl.types import UserError
+from reflectrl.core.config.reference import keys
+from reflectrl.core.plugins import names, resolve
+from reflectrl.core.types import UserError
+from reflectrl.runs import all_arms
 
 
 @dataclass(frozen=True)

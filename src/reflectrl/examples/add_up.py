@@ -1,7 +1,7 @@
 """The smallest complete environment: reflectrl play reflectrl.examples.add_up:AddUp --player human"""
 
-from reflectrl.envs.base import SPLITS, Outcome, TextEnv, require_known
-from reflectrl.types import Task
+from reflectrl.core.envs.base import SPLITS, Outcome, TextEnv, require_known
+from reflectrl.core.types import Task
 
 
 class AddUp(TextEnv):

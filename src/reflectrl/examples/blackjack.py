@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reflectrl.envs.adapter import GymTextEnv
-from reflectrl.workbench.check import check_text_env
+from reflectrl.core.envs.adapter import GymTextEnv
+from reflectrl.tools.workbench.check import check_text_env
 
 
 class BlackjackEnv(GymTextEnv):

@@ -4,9 +4,9 @@ from functools import cache
 
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
-from reflectrl.envs.adapter import GymTextEnv
-from reflectrl.envs.base import divide
-from reflectrl.types import Task
+from reflectrl.core.envs.adapter import GymTextEnv
+from reflectrl.core.envs.base import divide
+from reflectrl.core.types import Task
 
 
 @cache

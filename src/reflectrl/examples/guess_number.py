@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from reflectrl.envs.base import SPLITS, Outcome, TextEnv, divide, require_known
-from reflectrl.envs.teacher import Teacher
-from reflectrl.types import Task, UserError
-from reflectrl.workbench.check import check_text_env
+from reflectrl.core.envs.base import SPLITS, Outcome, TextEnv, divide, require_known
+from reflectrl.core.envs.teacher import Teacher
+from reflectrl.core.types import Task, UserError
+from reflectrl.tools.workbench.check import check_text_env
 
 LOWEST = 70  # the range of a task starts somewhere below this
 

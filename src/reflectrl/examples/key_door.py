@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from reflectrl.envs.base import SPLITS, Outcome, TextEnv, require_known
-from reflectrl.types import Task, UserError
+from reflectrl.core.envs.base import SPLITS, Outcome, TextEnv, require_known
+from reflectrl.core.types import Task, UserError
 
 ACTIONS = ("left", "right", "take", "open")
 

@@ -2,9 +2,9 @@
 
 from itertools import product
 
-from reflectrl.envs.base import SPLITS, Outcome, divide, require_known
-from reflectrl.envs.written import WrittenEnv
-from reflectrl.types import Task
+from reflectrl.core.envs.base import SPLITS, Outcome, divide, require_known
+from reflectrl.core.envs.written import WrittenEnv
+from reflectrl.core.types import Task
 
 LETTERS = "abc"
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from reflectrl.config import RLConfig
+from reflectrl.core.config import RLConfig
+from reflectrl.core.types import Episode
 from reflectrl.learn.batch import Batch
 from reflectrl.learn.exploration import ObservationCounts
 from reflectrl.learn.losses import baseline_leave_one_out, gae
-from reflectrl.types import Episode
 
 if TYPE_CHECKING:
     from reflectrl.learn.rollouts import Steps

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from reflectrl.config import RLConfig
+from reflectrl.core.config import RLConfig
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
 

@@ -18,13 +18,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from reflectrl import distributed
-from reflectrl.config.folders import apply_umask, replacing
-from reflectrl.digests import damage, write_digests
+from reflectrl.core import distributed
+from reflectrl.core.config.folders import apply_umask, replacing
+from reflectrl.core.digests import damage, write_digests
+from reflectrl.core.plugins import one_line
+from reflectrl.core.types import UserError
 from reflectrl.models.cards import read_json
 from reflectrl.models.pieces import piece
-from reflectrl.plugins import one_line
-from reflectrl.types import UserError
 
 LOG = logging.getLogger(__name__)
 META, TENSORS = "state.json", "state.safetensors"

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reflectrl.config import RLConfig
-from reflectrl.envs.base import TextEnv
-from reflectrl.rollout import Start, begin
-from reflectrl.types import Episode, Task, UserError
+from reflectrl.core.config import RLConfig
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.rollout import Start, begin
+from reflectrl.core.types import Episode, Task, UserError
 
 LOG = logging.getLogger(__name__)
 

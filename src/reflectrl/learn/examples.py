@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl import distributed
-from reflectrl.config import SFTConfig
-from reflectrl.episodes import ChoiceRow, ReflectionRow
+from reflectrl.core import distributed
+from reflectrl.core.config import SFTConfig
+from reflectrl.core.episodes import ChoiceRow, ReflectionRow
+from reflectrl.core.prompts import tokenize
+from reflectrl.core.types import named_seed
 from reflectrl.learn.losses import completion_nll
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.players import Policy
 from reflectrl.models.sharing import Ids, Packing, apart, pack, portions, shared_length
-from reflectrl.players.policy import Policy
-from reflectrl.prompts import tokenize
-from reflectrl.types import named_seed
 
 ACTIVATIONS = 4 * 2**30
 """Approximate bytes of activations that a pass may keep for its gradient. Larger batches are split into passes."""

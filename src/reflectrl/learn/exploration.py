@@ -15,10 +15,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from reflectrl.config import RLConfig
-from reflectrl.envs.base import TextEnv
+from reflectrl.core.config import RLConfig
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.types import Episode, Observation, UserError
 from reflectrl.learn.curriculum import replayed
-from reflectrl.types import Episode, Observation, UserError
 
 
 def potentials(episode: Episode, milestones: Mapping[str, str]) -> list[float]:

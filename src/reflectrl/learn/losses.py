@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from reflectrl.config import RLConfig
+from reflectrl.core.config import RLConfig
 
 # ---- distributions over legal actions ------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from reflectrl.config import RLConfig
+from reflectrl.core.config import RLConfig
 from reflectrl.learn import losses
 from reflectrl.learn.batch import Batch, Rollouts
 from reflectrl.learn.trainer import Metrics, Trainer, Verdict, cosine, linear

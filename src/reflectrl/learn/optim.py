@@ -15,11 +15,11 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from reflectrl import distributed
+from reflectrl.core import distributed
+from reflectrl.core.types import UserError
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import is_mixed
 from reflectrl.models.quantised import bitsandbytes
-from reflectrl.types import UserError
 
 
 class Rates(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from reflectrl.types import Episode
+from reflectrl.core.types import Episode
 
 
 class ReplayBuffer:

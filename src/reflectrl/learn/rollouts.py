@@ -11,10 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl import distributed
-from reflectrl.config import RLConfig
-from reflectrl.envs.base import TextEnv
-from reflectrl.episodes import from_line, to_line
+from reflectrl.core import distributed
+from reflectrl.core.config import RLConfig
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.episodes import from_line, to_line
+from reflectrl.core.players.base import Player
+from reflectrl.core.rollout import Job, Start, rollout
+from reflectrl.core.types import Episode, Observation, Sampling, Task, named_seed
 from reflectrl.learn import examples
 from reflectrl.learn.advantages import ADVANTAGES, COMPARING, imitate_gains, with_signal
 from reflectrl.learn.batch import Batch, Rollouts
@@ -31,11 +34,8 @@ from reflectrl.learn.losses import restricted_log_softmax, rewards_to_go
 from reflectrl.learn.replay import ReplayBuffer
 from reflectrl.learn.validation import evaluate_policy, evenly, mean_return, success_rate
 from reflectrl.learn.value import ValueHead
+from reflectrl.models.players import Policy, Question
 from reflectrl.models.sharing import Ids
-from reflectrl.players.base import Player
-from reflectrl.players.policy import Policy, Question
-from reflectrl.rollout import Job, Start, rollout
-from reflectrl.types import Episode, Observation, Sampling, Task, named_seed
 
 
 class EpisodeRollouts(Rollouts):

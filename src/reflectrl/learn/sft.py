@@ -14,8 +14,9 @@ from pathlib import Path
 
 import torch
 
-from reflectrl import distributed
-from reflectrl.config import SFTConfig
+from reflectrl.core import distributed
+from reflectrl.core.config import SFTConfig
+from reflectrl.core.types import UserError, named_seed
 from reflectrl.learn.examples import (
     Example,
     evaluate_accuracy,
@@ -32,7 +33,6 @@ from reflectrl.learn.trainer import Metrics, Trainer, Verdict, cosine
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import release_memory
 from reflectrl.models.sharing import apart, pack
-from reflectrl.types import UserError, named_seed
 
 
 def train_sft(

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from reflectrl.envs.adapter import GymTextEnv
-from reflectrl.envs.base import TextEnv
-from reflectrl.players import RandomPlayer
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Episode, Task, named_seed
+from reflectrl.core.envs.adapter import GymTextEnv
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.players import RandomPlayer
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import Episode, Task, named_seed
 
 EPISODES = 60
 """Smallest number of episodes in a sample of random play. If there are fewer tasks, they are repeated."""

@@ -26,11 +26,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from reflectrl import distributed
+from reflectrl.core import distributed
+from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import load_meta, load_tensors, optimizer_tensors, restore_optimizer, save_state
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.pieces import whole, wholes
-from reflectrl.types import UserError
 
 Model = LanguageModel | nn.Module
 Metrics = dict[str, float]

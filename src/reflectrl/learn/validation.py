@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from reflectrl.envs.base import TextEnv
-from reflectrl.players.base import Player
-from reflectrl.players.policy import Policy
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Episode, Sampling, Task, named_seed
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.players.base import Player
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import Episode, Sampling, Task, named_seed
+from reflectrl.models.players import Policy
 
 
 def evaluate_policy(

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from reflectrl.types import named_seed
+from reflectrl.core.types import named_seed
 
 
 class ValueHead(nn.Module):

@@ -11,10 +11,10 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from reflectrl.core.plugins import one_line
+from reflectrl.core.types import UserError
 from reflectrl.models.cards import read_json
 from reflectrl.models.lm import adapter_seed
-from reflectrl.plugins import one_line
-from reflectrl.types import UserError
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """PEFT's files."""

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config.folders import read_regular
-from reflectrl.plugins import one_line
-from reflectrl.types import UserError
+from reflectrl.core.config.folders import read_regular
+from reflectrl.core.plugins import one_line
+from reflectrl.core.types import UserError
 
 CARD = "reflectrl.json"
 """File name of the card beside saved weights."""

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from reflectrl.config import ModelConfig
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.plugins import one_line
+from reflectrl.core.types import UserError
 from reflectrl.models.adapters import backbone_of, has_tokenizer, is_adapter
 from reflectrl.models.labels import find_labels
 from reflectrl.models.load import chat_in, load_tokenizer, pick_device, require_names_fit
@@ -15,8 +17,6 @@ from reflectrl.models.quantised import quantisation
 from reflectrl.models.soundness import require_sound
 from reflectrl.models.sources import files_of, find_model
 from reflectrl.models.weights import shapes_of, weight_bytes
-from reflectrl.plugins import one_line
-from reflectrl.types import UserError
 
 FEWEST = 2
 """Smallest number of labels that a tokenizer must have: every environment lists at least two actions at some point."""

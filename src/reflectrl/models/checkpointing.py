@@ -15,9 +15,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from reflectrl.core.types import UserError
 from reflectrl.models.attention import Attend, recomputed
 from reflectrl.models.hf_forward import attending, present_attention
-from reflectrl.types import UserError
 
 
 def recompute_layers(core: Any, name: str) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from reflectrl import distributed
+from reflectrl.core import distributed
+from reflectrl.core.types import UserError
 from reflectrl.models.known import prove_once
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.sharded import Lockstep
-from reflectrl.types import UserError
 
 
 def divide(lm: LanguageModel, source: str, device: torch.device) -> LanguageModel:

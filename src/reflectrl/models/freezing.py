@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import nn
 
+from reflectrl.core.types import UserError
 from reflectrl.models.checkpointing import layers_of
-from reflectrl.types import UserError
 
 
 def freeze(core: Any, layers: int, name: str) -> None:

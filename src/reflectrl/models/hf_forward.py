@@ -13,9 +13,9 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from reflectrl.core.types import UserError
 from reflectrl.models.attention import Attend
 from reflectrl.models.plain import body_of
-from reflectrl.types import UserError
 
 ATTENTION = "reflectrl"
 """The name under which our attention is registered with transformers."""

@@ -17,8 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config.folders import data_folder
-from reflectrl.digests import digest_of
+from reflectrl.core.config.folders import data_folder
+from reflectrl.core.digests import digest_of
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.proof import find_shortcuts, tell
 from reflectrl.models.sources import files_of

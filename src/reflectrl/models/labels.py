@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 
 STEM = "Choice:"
 """Last word of the policy's prompt. A label must be a single token in this context."""

@@ -15,15 +15,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from reflectrl.core.prompts.chat import Chat
+from reflectrl.core.prompts.tokens import encode_text
+from reflectrl.core.types import named_seed
 from reflectrl.models.backend import Backend, Counters
 from reflectrl.models.cards import CARD, fingerprint
 from reflectrl.models.machine import Mixed, autocast, is_mixed
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.pieces import activate, piece, wholes
 from reflectrl.models.plain import PlainBackend
-from reflectrl.prompts.chat import Chat
-from reflectrl.prompts.tokens import encode_text
-from reflectrl.types import named_seed
 
 if TYPE_CHECKING:
     from reflectrl.models.sharded import Shards

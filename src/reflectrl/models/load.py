@@ -14,9 +14,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
-from reflectrl import distributed
-from reflectrl.config import ModelConfig
-from reflectrl.config.recipe import LEAST_CONTEXT
+from reflectrl.core import distributed
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.config.recipe import LEAST_CONTEXT
+from reflectrl.core.plugins import names, one_line, suggestion
+from reflectrl.core.prompts.chat import Chat, chat_of, has_template
+from reflectrl.core.types import UserError
 from reflectrl.models.adapters import (
     SETTINGS,
     adapter_settings,
@@ -38,9 +41,6 @@ from reflectrl.models.quantised import let_gradients_flow, quantisation
 from reflectrl.models.soundness import require_sound
 from reflectrl.models.sources import files_of, find_model
 from reflectrl.models.strangers import hushed, require_all_loaded, require_quick_patterns, within_weights
-from reflectrl.plugins import names, one_line, suggestion
-from reflectrl.prompts.chat import Chat, chat_of, has_template
-from reflectrl.types import UserError
 
 CHAT = {"before": str, "after": str, "end": int}
 """Keys of the "chat" entry of a card, and their types."""

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reflectrl.config import ModelConfig
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.types import UserError
 from reflectrl.models.sources import files_of
 from reflectrl.models.weights import GIB, shapes_of, weight_bytes
-from reflectrl.types import UserError
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch.distributed as dist
 from torch import Tensor
 
-from reflectrl.distributed import is_divided
+from reflectrl.core.distributed import is_divided
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reflectrl.core.plugins import one_line
+from reflectrl.core.types import UserError, named_seed
 from reflectrl.models.backend import Answers, Counters
 from reflectrl.models.forward import drops, walk_of
 from reflectrl.models.generation import DraftModel
@@ -30,8 +32,6 @@ from reflectrl.models.memory import free_bytes
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend, own_logits
 from reflectrl.models.sharing import Ids, KVCache, pack
-from reflectrl.plugins import one_line
-from reflectrl.types import UserError, named_seed
 
 FULL, HALF = 1e-4, 0.1
 """Largest difference that counts as rounding: in float32, and with fewer bits if that cannot be avoided. Differences of

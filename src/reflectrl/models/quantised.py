@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from transformers import BitsAndBytesConfig
 
-from reflectrl.advice import install
-from reflectrl.config import ModelConfig
-from reflectrl.types import UserError
+from reflectrl.core.advice import install
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.types import UserError
 
 
 def quantisation(config: ModelConfig, device: torch.device) -> dict[str, Any]:

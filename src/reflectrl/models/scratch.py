@@ -14,7 +14,7 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from reflectrl.config import ModelConfig
+from reflectrl.core.config import ModelConfig
 
 END = "<|endoftext|>"
 

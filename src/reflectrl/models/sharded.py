@@ -26,10 +26,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from reflectrl.distributed import Team, all_present
+from reflectrl.core.distributed import Team, all_present
+from reflectrl.core.types import UserError
 from reflectrl.models.pieces import activate
 from reflectrl.models.plain import Output, PlainBackend
-from reflectrl.types import UserError
 
 if TYPE_CHECKING:
     from reflectrl.models.lm import LanguageModel

@@ -13,10 +13,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from reflectrl.digests import require_undamaged
+from reflectrl.core.digests import require_undamaged
+from reflectrl.core.types import UserError
 from reflectrl.models.cards import read_json
 from reflectrl.models.patterns import growth, is_runaway
-from reflectrl.types import UserError
 
 MOST_LAYERS = 100_000
 """Largest number that `config.json` may give for any count of modules."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reflectrl.plugins import names, resolve
+from reflectrl.core.plugins import names, resolve
 
 
 def find_model(source: str) -> str:

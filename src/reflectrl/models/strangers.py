@@ -21,8 +21,8 @@ from typing import Any
 from torch import nn
 from torch.nn.modules import module as registrations
 
+from reflectrl.core.types import UserError
 from reflectrl.models.weights import shapes_of
-from reflectrl.types import UserError
 
 SECONDS = 3
 """Longest time in seconds for matching an adapter's patterns with the names of a model's modules."""

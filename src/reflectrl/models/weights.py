@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 
-from reflectrl.config import ModelConfig
-from reflectrl.types import UserError
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.types import UserError
 
 GIB = 2**30
 

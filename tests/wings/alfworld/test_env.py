@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from reflectrl.config import RLConfig, Word
-from reflectrl.envs import make
+from reflectrl.core.config import RLConfig, Word
+from reflectrl.core.envs import make
+from reflectrl.core.players import ExpertPlayer
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.types import Task, UserError
 from reflectrl.learn.exploration import Pay
-from reflectrl.players import ExpertPlayer
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Task, UserError
+from reflectrl.tools.workbench.check import check_text_env
 from reflectrl.wings.alfworld.env import AlfworldEnv
 from reflectrl.wings.alfworld.game import SHORT_NAMES, TYPES, Game, to_json
 from reflectrl.wings.alfworld.house import House
 from reflectrl.wings.alfworld.importing import generate_games
 from reflectrl.wings.alfworld.reading import compile_game
 from reflectrl.wings.alfworld.variants import redrawn
-from reflectrl.workbench.check import check_text_env
 from tests.wings.alfworld.houses import kitchen
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from reflectrl.config.folders import data_folder
-from reflectrl.types import UserError
+from reflectrl.core.config.folders import data_folder
+from reflectrl.core.types import UserError
 from reflectrl.wings.alfworld.game import TYPES
 from reflectrl.wings.alfworld.importing import generate_games, import_games
 from reflectrl.wings.alfworld.library import Entry, open_shelf, splits_in

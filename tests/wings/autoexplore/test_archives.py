@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.making.archives import unpack
 from reflectrl.wings.autoexplore.making.licences import licence_of
 from tests.wings.autoexplore.written import tar

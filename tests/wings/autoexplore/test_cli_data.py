@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.cli.packages import (
     DEFAULT_INDEX,
     File,

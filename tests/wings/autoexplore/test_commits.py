@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.library import RepoEntry
 from reflectrl.wings.autoexplore.making.commits import (
     commit_questions,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.endpoints.client import Endpoint
-from reflectrl.endpoints.config import EndpointConfig
-from reflectrl.endpoints.journal import Journal
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
+from reflectrl.serving.endpoints.client import Endpoint
+from reflectrl.serving.endpoints.config import EndpointConfig
+from reflectrl.serving.endpoints.journal import Journal
 from reflectrl.wings.autoexplore.making.endpoint import EndpointWriter, questions_in, questions_request
 from reflectrl.wings.autoexplore.repository import Repository
 from tests.wings.autoexplore.written import write_shop

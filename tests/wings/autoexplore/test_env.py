@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from reflectrl.envs import make
-from reflectrl.types import Task, UserError
+from reflectrl.core.envs import make
+from reflectrl.core.types import Task, UserError
+from reflectrl.tools.workbench.check import check_text_env
 from reflectrl.wings.autoexplore.env import AutoExploreEnv
-from reflectrl.workbench.check import check_text_env
 from tests.wings.autoexplore.shelf import make_library
 
 H = 15

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.gitignore import Rules, is_ignored
 from reflectrl.wings.autoexplore.index import Filters
 from reflectrl.wings.autoexplore.repository import Repository

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.texts import Text, Unreadable
 from tests.wings.autoexplore import watched

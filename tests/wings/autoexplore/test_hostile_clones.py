@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.git import Commits, head_of
-from reflectrl.types import UserError
+from reflectrl.core.git import Commits, head_of
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.library import RepoEntry
 from reflectrl.wings.autoexplore.making.commits import commit_questions, telling_commits
 from tests.wings.autoexplore.written import write_shop

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.library import open_library
 from reflectrl.wings.autoexplore.questions import Question, read_questions, write_questions
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.questions import write_questions
-from tests.pipeline.test_links import link
+from tests.runs.test_links import link
 
 
 def test_temporary_files_beside_what_is_written_may_be_no_links(target: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.index import HEAD, Filters, is_text
 from reflectrl.wings.autoexplore.names import Folder, tree
 from reflectrl.wings.autoexplore.repository import Repository

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.search import K1, LINE_CHARACTERS, NAMES_WEIGHT, B, Postings, Search
 

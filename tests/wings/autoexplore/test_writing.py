@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.making.asking import Asker
 from reflectrl.wings.autoexplore.making.make import leak_share, split_by_task, split_of_repositories
 from reflectrl.wings.autoexplore.making.rewording import leaks

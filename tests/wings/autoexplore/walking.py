@@ -14,8 +14,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from reflectrl.prompts import policy_prompt, reflector_prompt, words_prompt
-from reflectrl.types import UserError
+from reflectrl.core.prompts import policy_prompt, reflector_prompt, words_prompt
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.locate.agent import GivenEnv
 from reflectrl.wings.autoexplore.repository import Repository

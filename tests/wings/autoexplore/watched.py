@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.index import Filters
 from reflectrl.wings.autoexplore.names import joined, parent, shown
 from reflectrl.wings.autoexplore.repository import Repository

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectrl.envs.base import SPLITS
-from reflectrl.episodes import read_episodes, told
-from reflectrl.teach import RecordEpisodes
-from reflectrl.teach.recorded import replayed, tasks_of
-from reflectrl.types import UserError
+from reflectrl.core.envs.base import SPLITS
+from reflectrl.core.episodes import read_episodes, told
+from reflectrl.core.teach import RecordEpisodes
+from reflectrl.core.teach.recorded import replayed, tasks_of
+from reflectrl.core.types import UserError
+from reflectrl.tools.workbench.check import check_text_env
 from reflectrl.wings.babyai.env import BabyAIEnv
 from reflectrl.wings.babyai.view import ACTIONS, SIDES, Wanted, steps, wanted
-from reflectrl.workbench.check import check_text_env
 
 if importlib.util.find_spec("minigrid") is None:
     pytest.skip("the extra babyai", allow_module_level=True)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.plugins import names, resolve
-from reflectrl.types import Task, UserError
+from reflectrl.core.plugins import names, resolve
+from reflectrl.core.types import Task, UserError
+from reflectrl.tools.workbench.check import check_text_env
 from reflectrl.wings.frozenlake.env import FrozenLakeEnv
 from reflectrl.wings.frozenlake.world import ACTIONS, STANDARD, Lake, restarted
-from reflectrl.workbench.check import check_text_env
 
 SPLITS = ("train", "validation", "test")
 

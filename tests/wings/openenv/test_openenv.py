@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
+from reflectrl.tools.workbench.check import check_text_env
 from reflectrl.wings.openenv.env import OpenEnvEnv
-from reflectrl.workbench.check import check_text_env
 
 needs_package = pytest.mark.skipif(importlib.util.find_spec("openenv") is None, reason="the extra openenv")
 pytestmark = pytest.mark.filterwarnings("default")  # of fastapi, websockets and others, when they are imported

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reflectrl.cli import main
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.reasoning_gym.questions import FIRST_SEED, KEY, dataset, prompt_of, rows, score
 from reflectrl.wings.reasoning_gym.score import ReasoningGymScore
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from reflectrl import make_env, pipeline
-from reflectrl.config import load_recipe
-from reflectrl.episodes import read_episodes
-from tests.endpoints.scripted import completion, serving
+from reflectrl import make_env
+from reflectrl import runs as pipeline
+from reflectrl.core.config import load_recipe
+from reflectrl.core.episodes import read_episodes
+from tests.serving.endpoints.scripted import completion, serving
 
 ENV = {"name": "taxi", "train": 6, "validation": 2, "test": 4}
 RECIPE = """

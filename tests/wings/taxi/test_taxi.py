@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.config import TeachConfig
-from reflectrl.envs import make
-from reflectrl.plugins import names, resolve
-from reflectrl.teach import demonstrations, teach
-from reflectrl.types import Task, UserError
+from reflectrl.core.config import TeachConfig
+from reflectrl.core.envs import make
+from reflectrl.core.plugins import names, resolve
+from reflectrl.core.teach import demonstrations, teach
+from reflectrl.core.types import Task, UserError
+from reflectrl.tools.workbench.check import check_text_env
 from reflectrl.wings.taxi.env import TaxiEnv
 from reflectrl.wings.taxi.world import ABOARD, ACTIONS, CELLS, SIZE, STANDARD, City, Ride, random_city
-from reflectrl.workbench.check import check_text_env
 
 SPLITS = ("train", "validation", "test")
 GYM = gym.make("Taxi-v4").unwrapped

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.episodes import EpisodeLog
-from reflectrl.types import Episode, Observation, Step, Task, Turn
+from reflectrl.core.episodes import EpisodeLog
+from reflectrl.core.types import Episode, Observation, Step, Task, Turn
 from reflectrl.wings.text.samples import read_samples
 
 FIXTURES = Path(__file__).parent / "samples" / "fixtures"

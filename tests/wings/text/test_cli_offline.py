@@ -43,7 +43,7 @@ class TestCommand:
     def test_a_killed_training_goes_on_to_the_same_bits_on_another_machine(
         self, words: list[str], machine: Machine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from reflectrl.pipeline import metrics
+        from reflectrl.runs import metrics
 
         write = metrics.MetricsFile.write
 

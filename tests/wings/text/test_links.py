@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.config import ModelConfig
-from reflectrl.offline.config import OfflineConfig
-from reflectrl.types import UserError
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.types import UserError
+from reflectrl.methods.offline.config import OfflineConfig
 from reflectrl.wings.text.pipeline.from_samples import train_on_samples
 from reflectrl.wings.text.samples.writing import LineFile
-from tests.pipeline.test_links import link
+from tests.runs.test_links import link
 
 
 def test_a_judge_writes_through_no_link(target: Path, capsys: Any) -> None:

@@ -16,7 +16,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.config import ModelConfig, RLConfig, SFTConfig
+from reflectrl.core.config import ModelConfig, RLConfig, SFTConfig
+from reflectrl.core.types import Sampling, UserError
 from reflectrl.learn.batch import Batch
 from reflectrl.learn.checkpoint import load_meta
 from reflectrl.learn.examples import Example, completion_logits
@@ -24,11 +25,10 @@ from reflectrl.learn.online import update
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
+from reflectrl.methods.offline.config import OfflineConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.scratch import save_scratch
-from reflectrl.offline.config import OfflineConfig
-from reflectrl.types import Sampling, UserError
 from reflectrl.wings.text.learn.online_text import RunningScale, draw_prompts, train_online_text
 from reflectrl.wings.text.learn.text_batch import lengths_of, make_batch, token_advantages, token_logp, token_slices
 from reflectrl.wings.text.learn.text_dataset import text_dataset

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from reflectrl.terminal import console
+from reflectrl.core.terminal import console
 from reflectrl.wings.text.pipeline.results import show
 from tests.hostile import NASTY, SHOWN, commands
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.text.rewards.classifiers import Classifier
 from tests.test_trust import Write, ran, refused
 
@@ -38,7 +38,7 @@ def test_what_is_no_reward_is_not_called(write: Write, capsys: Any) -> None:
 
 def test_a_classifier_with_code_is_refused_without_asking(theirs: Path, command: Any) -> None:
     code = (
-        "from reflectrl.wings.text.rewards.classifiers import Classifier\nfrom reflectrl.types import UserError\n"
+        "from reflectrl.wings.text.rewards.classifiers import Classifier\nfrom reflectrl.core.types import UserError\n"
         "try: Classifier('theirs/checkpoints/seed0/plain', 1, 'reward')\nexcept UserError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], input="y\n", capture_output=True, text=True, check=True)

@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
+from reflectrl.tools.workbench.check import check_text_env
 from reflectrl.wings.textarena.env import TextArenaEnv
 from reflectrl.wings.textarena.games import LISTED
-from reflectrl.workbench.check import check_text_env
 
 if importlib.util.find_spec("textarena") is None:
     pytest.skip("the extra textarena", allow_module_level=True)

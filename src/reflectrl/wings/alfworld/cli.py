@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import tyro
 
-from reflectrl.config.folders import data_folder
-from reflectrl.downloads.data import Data, bar, refuse_unknown
-from reflectrl.types import UserError
+from reflectrl.core.config.folders import data_folder
+from reflectrl.core.types import UserError
+from reflectrl.tools.downloads.data import Data, bar, refuse_unknown
 
 if TYPE_CHECKING:
     from reflectrl.wings.alfworld.importing import Imported
@@ -135,7 +135,7 @@ def _archive_name(url: str) -> str:
 
 def _fetched(url: str, folder: Path) -> Path:
     """Download an archive and return its path. A download that turns out not to be an archive is removed."""
-    from reflectrl.downloads.download import download
+    from reflectrl.tools.downloads.download import download
     from reflectrl.wings.alfworld.sources import open_sources
 
     archive = folder / _archive_name(url)

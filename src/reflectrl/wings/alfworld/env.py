@@ -12,8 +12,8 @@ import fnmatch
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from reflectrl.envs.base import TextEnv, require_known
-from reflectrl.types import Outcome, Task, UserError
+from reflectrl.core.envs.base import TextEnv, require_known
+from reflectrl.core.types import Outcome, Task, UserError
 from reflectrl.wings.alfworld.beliefs import Beliefs
 from reflectrl.wings.alfworld.game import SHORT_NAMES, TYPES, Game
 from reflectrl.wings.alfworld.house import Dialect, House

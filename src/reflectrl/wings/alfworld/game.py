@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
-from reflectrl.types import named_seed
+from reflectrl.core.types import named_seed
 
 TYPES = (
     "pick_and_place_simple",

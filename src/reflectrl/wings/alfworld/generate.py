@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from reflectrl.types import named_seed
+from reflectrl.core.types import named_seed
 from reflectrl.wings.alfworld import rooms
 from reflectrl.wings.alfworld.game import TYPES, Goal
 from reflectrl.wings.alfworld.house import House

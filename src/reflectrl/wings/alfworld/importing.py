@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from zipfile import BadZipFile
 
-from reflectrl.types import UserError, named_seed
+from reflectrl.core.types import UserError, named_seed
 from reflectrl.wings.alfworld.game import TYPES, Game, GameError, to_json
 from reflectrl.wings.alfworld.generate import generate_game
 from reflectrl.wings.alfworld.house import House

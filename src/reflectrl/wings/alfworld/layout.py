@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reflectrl.types import named_seed
+from reflectrl.core.types import named_seed
 from reflectrl.wings.alfworld import rooms
 from reflectrl.wings.alfworld.writing import Fixture
 

@@ -10,9 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from reflectrl.config.folders import data_folder, no_link, require_writable
-from reflectrl.plugins import reason
-from reflectrl.types import UserError
+from reflectrl.core.config.folders import data_folder, no_link, require_writable
+from reflectrl.core.plugins import reason
+from reflectrl.core.types import UserError
 from reflectrl.wings.alfworld.game import Game, GameError, from_json
 
 SETS = ("train", "valid_seen", "valid_unseen", "valid_train")

@@ -10,8 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from reflectrl.advice import install
-from reflectrl.types import UserError
+from reflectrl.core.advice import install
+from reflectrl.core.types import UserError
 from reflectrl.wings.alfworld.game import Game
 
 

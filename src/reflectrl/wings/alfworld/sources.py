@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from reflectrl.plugins import reason
-from reflectrl.types import UserError
+from reflectrl.core.plugins import reason
+from reflectrl.core.types import UserError
 from reflectrl.wings.alfworld.library import SETS
 
 PROBLEM, TRAJECTORY, REFERENCE = "initial_state.pddl", "traj_data.json", "game.tw-pddl"

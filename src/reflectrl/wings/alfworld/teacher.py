@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reflectrl.envs.teacher import Teacher
-from reflectrl.types import UserError
+from reflectrl.core.envs.teacher import Teacher
+from reflectrl.core.types import UserError
 from reflectrl.wings.alfworld.beliefs import Beliefs
 from reflectrl.wings.alfworld.game import GameError
 from reflectrl.wings.alfworld.house import House

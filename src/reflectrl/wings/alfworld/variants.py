@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from reflectrl.types import named_seed
+from reflectrl.core.types import named_seed
 from reflectrl.wings.alfworld.game import Game, Receptacle, Thing
 from reflectrl.wings.alfworld.house import House
 

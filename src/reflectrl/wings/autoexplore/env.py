@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
-from reflectrl.envs.base import TextEnv, require_known
-from reflectrl.types import Outcome, Task, UserError
+from reflectrl.core.envs.base import TextEnv, require_known
+from reflectrl.core.types import Outcome, Task, UserError
 from reflectrl.wings.autoexplore.commands import Command, Walk
 from reflectrl.wings.autoexplore.extended import ExtendedWalk
 from reflectrl.wings.autoexplore.finder import Finder

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore import gitignore
 from reflectrl.wings.autoexplore.gitignore import Rules, is_ignored
 from reflectrl.wings.autoexplore.names import joined

@@ -13,9 +13,9 @@ from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
-from reflectrl.config.folders import data_folder
-from reflectrl.envs.base import SPLITS
-from reflectrl.types import UserError
+from reflectrl.core.config.folders import data_folder
+from reflectrl.core.envs.base import SPLITS
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.questions import Question, read_questions, rows_of
 from reflectrl.wings.autoexplore.repository import Repository
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config.folders import replacing, writing
-from reflectrl.types import UserError
+from reflectrl.core.config.folders import replacing, writing
+from reflectrl.core.types import UserError
 
 
 @dataclass(frozen=True)

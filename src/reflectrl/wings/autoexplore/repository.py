@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.index import Filters, Index, decoded, index, is_text
 from reflectrl.wings.autoexplore.names import Folder, shown, tree
 from reflectrl.wings.autoexplore.sandbox import Sandbox, Stamp, why

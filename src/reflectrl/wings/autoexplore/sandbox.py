@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 
 Kind = Literal["folder", "file", "link", "special"]
 _AT_ONCE = 1 << 20

@@ -10,8 +10,8 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from reflectrl.envs.teacher import Teacher
-from reflectrl.types import UserError
+from reflectrl.core.envs.teacher import Teacher
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.commands import Command, Walk
 from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.names import shown

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal
 
-from reflectrl.envs.adapter import GymTextEnv
-from reflectrl.types import Outcome, Task, UserError
+from reflectrl.core.envs.adapter import GymTextEnv
+from reflectrl.core.types import Outcome, Task, UserError
 from reflectrl.wings.babyai.teacher import BabyAITeacher, Guide
 from reflectrl.wings.babyai.view import ACTIONS, View
 from reflectrl.wings.babyai.world import level_id, reset

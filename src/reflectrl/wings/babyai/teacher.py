@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from reflectrl.envs.teacher import Teacher
+from reflectrl.core.envs.teacher import Teacher
 from reflectrl.wings.babyai.view import ACTIONS, steps, wanted
 from reflectrl.wings.babyai.world import reset
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import gymnasium as gym
 
-from reflectrl.advice import install
-from reflectrl.plugins import suggestion
-from reflectrl.types import UserError
+from reflectrl.core.advice import install
+from reflectrl.core.plugins import suggestion
+from reflectrl.core.types import UserError
 
 
 def level_id(level: str) -> str:

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reflectrl.envs.base import SPLITS, TextEnv, divide, require_known
-from reflectrl.types import Outcome, Task, UserError, named_seed
+from reflectrl.core.envs.base import SPLITS, TextEnv, divide, require_known
+from reflectrl.core.types import Outcome, Task, UserError, named_seed
 from reflectrl.wings.frozenlake.teacher import FrozenLakeTeacher, place
 from reflectrl.wings.frozenlake.world import ACTIONS, STANDARD, Cell, draw_rows, lake, restarted
 

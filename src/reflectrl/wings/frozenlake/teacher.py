@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from reflectrl.envs.teacher import Teacher
+from reflectrl.core.envs.teacher import Teacher
 from reflectrl.wings.frozenlake.world import ACTIONS, OPPOSITE, Cell, Lake
 
 if TYPE_CHECKING:

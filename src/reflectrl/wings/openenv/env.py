@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from reflectrl.advice import install
-from reflectrl.envs.adapter import FIRST_SEED
-from reflectrl.envs.base import SPLITS, TextEnv, require_known
-from reflectrl.plugins import one_line
-from reflectrl.types import Outcome, Task, UserError
+from reflectrl.core.advice import install
+from reflectrl.core.envs.adapter import FIRST_SEED
+from reflectrl.core.envs.base import SPLITS, TextEnv, require_known
+from reflectrl.core.plugins import one_line
+from reflectrl.core.types import Outcome, Task, UserError
 
 HERE = ("localhost", "127.0.0.1", "::1")
 

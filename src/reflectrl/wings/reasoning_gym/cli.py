@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from reflectrl.config.folders import replacing, writing
-from reflectrl.downloads.data import Data, refuse_unknown
-from reflectrl.types import UserError
+from reflectrl.core.config.folders import replacing, writing
+from reflectrl.core.types import UserError
+from reflectrl.tools.downloads.data import Data, refuse_unknown
 
 
 @dataclass(frozen=True)

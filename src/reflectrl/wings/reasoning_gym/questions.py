@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from reflectrl.advice import install
-from reflectrl.plugins import one_line, suggestion
-from reflectrl.types import UserError
+from reflectrl.core.advice import install
+from reflectrl.core.plugins import one_line, suggestion
+from reflectrl.core.types import UserError
 
 KEY = "reasoning_gym"
 """Key of a sample's `meta` that holds the origin of its question."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.reasoning_gym.questions import KEY, package, score
 
 

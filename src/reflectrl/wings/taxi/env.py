@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from reflectrl.envs.base import SPLITS, TextEnv, require_known
-from reflectrl.types import Outcome, Task, UserError, named_seed
+from reflectrl.core.envs.base import SPLITS, TextEnv, require_known
+from reflectrl.core.types import Outcome, Task, UserError, named_seed
 from reflectrl.wings.taxi.teacher import TaxiTeacher
 from reflectrl.wings.taxi.wording import WORDINGS
 from reflectrl.wings.taxi.world import ABOARD, ACTIONS, CELLS, MOVES, SIZE, STANDARD, Ride, random_city

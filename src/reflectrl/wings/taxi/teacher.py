@@ -16,7 +16,7 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from reflectrl.envs.teacher import Teacher
+from reflectrl.core.envs.teacher import Teacher
 from reflectrl.wings.taxi.world import ABOARD, ACTIONS, MOVES, OPPOSITE, SIZE, Cell, City, Ride
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from reflectrl.config.recipe import Recipe
-from reflectrl.config.rules import Count, Natural, Range
-from reflectrl.config.values import FreeSection
+from reflectrl.core.config.recipe import Recipe
+from reflectrl.core.config.rules import Count, Natural, Range
+from reflectrl.core.config.values import FreeSection
 
 
 class Rewards(FreeSection):

@@ -9,12 +9,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from reflectrl.plugins import one_line
-from reflectrl.report.data import read_metrics
-from reflectrl.report.page import asset, template, write_page
-from reflectrl.report.plots import Plot, curve_sections
-from reflectrl.report.svg import Look, drawing, looks, to_svg
-from reflectrl.types import UserError
+from reflectrl.core.plugins import one_line
+from reflectrl.core.types import UserError
+from reflectrl.runs.report.data import read_metrics
+from reflectrl.runs.report.page import asset, template, write_page
+from reflectrl.runs.report.plots import Plot, curve_sections
+from reflectrl.runs.report.svg import Look, drawing, looks, to_svg
 
 SHOWN = 6
 """Number of prompts whose completions the page shows."""

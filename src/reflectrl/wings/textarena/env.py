@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from reflectrl.advice import install
-from reflectrl.envs.adapter import FIRST_SEED, refuse_wrong_settings
-from reflectrl.envs.base import SPLITS, TextEnv, require_known
-from reflectrl.plugins import one_line, suggestion
-from reflectrl.types import Outcome, Task, UserError
+from reflectrl.core.advice import install
+from reflectrl.core.envs.adapter import FIRST_SEED, refuse_wrong_settings
+from reflectrl.core.envs.base import SPLITS, TextEnv, require_known
+from reflectrl.core.plugins import one_line, suggestion
+from reflectrl.core.types import Outcome, Task, UserError
 from reflectrl.wings.textarena.games import LISTED, Candidates, listed
 
 UNLIMITED = 500

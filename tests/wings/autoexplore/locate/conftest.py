@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from reflectrl import pipeline
-from reflectrl.config import load_recipe
-from reflectrl.exporting.agents import export_agent
+from reflectrl import runs as pipeline
+from reflectrl.core.config import load_recipe
+from reflectrl.tools.exporting.agents import export_agent
 from tests.wings.autoexplore.shelf import make_library
 
 RECIPE = """

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.exporting.agents import export_agent
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
+from reflectrl.tools.exporting.agents import export_agent
 from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.locate import card as cards
 from reflectrl.wings.autoexplore.locate.agent import Agent

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from reflectrl.config import ModelConfig
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.players import LiveEpisode
+from reflectrl.core.types import Observation, Sampling, Task, UserError
 from reflectrl.models.cards import CARD
 from reflectrl.models.load import load_model
+from reflectrl.models.players import Policy, Reflector
 from reflectrl.models.scratch import save_scratch
-from reflectrl.players import LiveEpisode, Policy, Reflector
-from reflectrl.types import Observation, Sampling, Task, UserError
 from reflectrl.wings.autoexplore.locate.light import LightModel, LightPolicy, LightReflector, load_light
 
 SMALL = ModelConfig(family="llama", layers=2, width=32, heads=2, vocab=300, context=128)

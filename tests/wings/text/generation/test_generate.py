@@ -2,9 +2,9 @@
 
 import pytest
 
-from reflectrl.config import ModelConfig
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.types import Sampling, UserError
 from reflectrl.models.load import load_model
-from reflectrl.types import Sampling, UserError
 from reflectrl.wings.text.generation.generate import one_per_prompt, read_completions, write_completions
 from reflectrl.wings.text.learn.text_dataset import prompt_ids
 from reflectrl.wings.text.samples.sample import Sample

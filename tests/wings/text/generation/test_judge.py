@@ -6,10 +6,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from reflectrl.endpoints.client import Endpoint
-from reflectrl.endpoints.config import EndpointConfig
-from reflectrl.endpoints.journal import Budget, Journal
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
+from reflectrl.serving.endpoints.client import Endpoint
+from reflectrl.serving.endpoints.config import EndpointConfig
+from reflectrl.serving.endpoints.journal import Budget, Journal
 from reflectrl.wings.text.generation.judge import Wins, compare_request, count, judge, read_verdict
 from reflectrl.wings.text.samples.sample import Sample
 

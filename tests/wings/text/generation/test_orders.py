@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.text.rewards import build
 from reflectrl.wings.text.samples.dialogue import split
 from reflectrl.wings.text.samples.orders import (

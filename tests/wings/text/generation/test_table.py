@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from reflectrl.statistics import mean_interval
+from reflectrl.core.statistics import mean_interval
 from reflectrl.wings.text.generation.bootstrap import mean_bootstrap
 from reflectrl.wings.text.generation.table import metrics_of, percentiles, pooled, row_of
 from reflectrl.wings.text.samples.sample import Sample

@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from reflectrl.config import ModelConfig
+from reflectrl.core.config import ModelConfig
+from reflectrl.methods.offline.config import OfflineConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
-from reflectrl.offline.config import OfflineConfig
 from reflectrl.wings.text.learn.text_dataset import text_dataset
 from reflectrl.wings.text.samples.sample import Sample
 from tests.foreign_models import KINDS, PAIRS, save_model

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from reflectrl.core.types import UserError
+from reflectrl.methods.offline.completions import Affine
+from reflectrl.methods.offline.config import OfflineConfig
+from reflectrl.methods.offline.reference_cache import reference_logprobs
 from reflectrl.models.lm import LanguageModel
-from reflectrl.offline.completions import Affine
-from reflectrl.offline.config import OfflineConfig
-from reflectrl.offline.reference_cache import reference_logprobs
-from reflectrl.types import UserError
 from reflectrl.wings.text.learn.text_dataset import shortened, text_dataset
 from reflectrl.wings.text.samples.sample import Sample
 

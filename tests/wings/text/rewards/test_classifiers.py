@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.text.rewards.classifiers import Classifier
 
 SENTENCES = ["it rains", "how are you? fine, thank you", "the sea", "bad", "knowledge of ships and of the sea " * 3]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.text.rewards.components import (
     CometCritic,
     Engagement,

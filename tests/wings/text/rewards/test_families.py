@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.pipeline.metrics import MetricsFile
+from reflectrl.runs.metrics import MetricsFile
 
 FIXTURES = Path(__file__).parents[1] / "samples" / "fixtures"
 TINY = {

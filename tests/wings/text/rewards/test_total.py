@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from reflectrl.plugins import names, resolve
-from reflectrl.types import UserError
+from reflectrl.core.plugins import names, resolve
+from reflectrl.core.types import UserError
 from reflectrl.wings.text.rewards import Component, build
 from reflectrl.wings.text.samples.sample import Sample
 

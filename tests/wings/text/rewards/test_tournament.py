@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reflectrl.endpoints.ranking import standings
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
+from reflectrl.serving.endpoints.ranking import standings
 from reflectrl.wings.text.rewards.total import build
 from reflectrl.wings.text.rewards.tournament import LocalJudge
 from reflectrl.wings.text.samples.sample import Sample

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.config.folders import data_folder
-from reflectrl.types import UserError
+from reflectrl.core.config.folders import data_folder
+from reflectrl.core.types import UserError
 from reflectrl.wings.text.samples import Gate, Reading, Sample, dialogue, read_samples
 from reflectrl.wings.text.samples.families import FAMILIES, Account, comet, prepare, read_account
 from reflectrl.wings.text.samples.families.sources import Source, find, records, split_of

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.episodes import to_line as episode_line
-from reflectrl.types import Episode, Observation, Step, Task, Turn, UserError
+from reflectrl.core.episodes import to_line as episode_line
+from reflectrl.core.types import Episode, Observation, Step, Task, Turn, UserError
 from reflectrl.wings.text.samples import (
     Reading,
     Sample,

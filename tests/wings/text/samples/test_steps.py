@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from reflectrl.config import ModelConfig
-from reflectrl.envs import make
-from reflectrl.episodes import EpisodeLog
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.envs import make
+from reflectrl.core.episodes import EpisodeLog
+from reflectrl.core.prompts import policy_prompt, words_prompt
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.teach import demonstrations, teach
+from reflectrl.core.types import Episode, Observation, Sampling, Step, Task, Turn, UserError
 from reflectrl.learn.losses import rewards_to_go as reference_rewards_to_go
 from reflectrl.models.load import load_model
+from reflectrl.models.players import Policy
 from reflectrl.models.scratch import save_scratch
-from reflectrl.players import Policy
-from reflectrl.prompts import policy_prompt, words_prompt
-from reflectrl.rollout import Job, rollout
-from reflectrl.teach import demonstrations, teach
-from reflectrl.types import Episode, Observation, Sampling, Step, Task, Turn, UserError
 from reflectrl.wings.text.samples import Reading, StepReading, group_of, read_samples
 from reflectrl.wings.text.samples.steps import from_episode, rewards_to_go
 
@@ -129,7 +129,7 @@ def test_a_step_that_nobody_chose(tmp_path: Path) -> None:
 
 
 def test_teaching_episodes_can_be_learned_from() -> None:
-    from reflectrl.config import TeachConfig
+    from reflectrl.core.config import TeachConfig
 
     env = make({"name": "taxi"})
     demonstration = demonstrations(env.tasks("train")[:1], TeachConfig(noise=(0.5,), negatives=0), 0)[0]

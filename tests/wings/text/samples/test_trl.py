@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.text.samples import Sample, group_of, read_samples, to_trl
 from reflectrl.wings.text.samples.writing import FORMS, write_lines
 

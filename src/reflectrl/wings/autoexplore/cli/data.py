@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from reflectrl.config.folders import data_folder, require_writable
-from reflectrl.downloads.data import Data, bar, refuse_unknown
-from reflectrl.types import UserError
+from reflectrl.core.config.folders import data_folder, require_writable
+from reflectrl.core.types import UserError
+from reflectrl.tools.downloads.data import Data, bar, refuse_unknown
 from reflectrl.wings.autoexplore.cli.getting import DOWNLOADS, beside, get_named, get_table, reference
 
 if TYPE_CHECKING:
@@ -141,9 +141,9 @@ class AutoExploreData(Data):
             from reflectrl.wings.autoexplore.making.tasks import write_questions_about
 
             return partial(write_questions_about, seed=self.seed, per_repo=self.per_repo)
-        from reflectrl.endpoints.client import Endpoint
-        from reflectrl.endpoints.config import EndpointConfig
-        from reflectrl.endpoints.journal import Budget, Cost, Journal
+        from reflectrl.serving.endpoints.client import Endpoint
+        from reflectrl.serving.endpoints.config import EndpointConfig
+        from reflectrl.serving.endpoints.journal import Budget, Cost, Journal
         from reflectrl.wings.autoexplore.making.endpoint import EndpointWriter
         from reflectrl.wings.autoexplore.making.make import repositories
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reflectrl.downloads.data import bar
+from reflectrl.tools.downloads.data import bar
 
 if TYPE_CHECKING:
     from reflectrl.wings.autoexplore.library import RepoEntry

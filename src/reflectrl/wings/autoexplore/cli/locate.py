@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 
 if TYPE_CHECKING:
     from reflectrl.wings.autoexplore.locate.agent import Agent, Walked
@@ -83,7 +83,7 @@ class Locate:
     def __call__(self, settings: Sequence[str]) -> None:
         """Answer the question and print the files, best first."""
         if settings:
-            from reflectrl.plugins import suggestion
+            from reflectrl.core.plugins import suggestion
 
             option = settings[0].partition("=")[0]
             raise UserError(f"unknown option {option!r}{suggestion(option, OPTIONS)}")

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import tyro
 
-from reflectrl.advice import install
-from reflectrl.plugins import suggestion
-from reflectrl.types import UserError
+from reflectrl.core.advice import install
+from reflectrl.core.plugins import suggestion
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.cli.locate import agent_of
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import tyro
 
 from reflectrl.cli.run import RunOption
-from reflectrl.config import Recipe
-from reflectrl.types import UserError
+from reflectrl.core.config import Recipe
+from reflectrl.core.types import UserError
 
 LIBRARY = "library"
 """Folder of the library in the run folder."""

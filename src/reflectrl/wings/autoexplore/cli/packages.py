@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import reflectrl
-from reflectrl.downloads.download import SILENCE_SECONDS, Tick, download
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
+from reflectrl.tools.downloads.download import SILENCE_SECONDS, Tick, download
 from reflectrl.wings.autoexplore.making.archives import ARCHIVES
 from reflectrl.wings.autoexplore.making.imported import plain_name
 from reflectrl.wings.autoexplore.making.repositories import Pin

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reflectrl.advice import install
-from reflectrl.pipeline.artifacts import POLICY, REFLECTOR
-from reflectrl.types import Episode, Sampling, Task, UserError, named_seed
+from reflectrl.core.advice import install
+from reflectrl.core.types import Episode, Sampling, Task, UserError, named_seed
+from reflectrl.runs.artifacts import POLICY, REFLECTOR
 from reflectrl.wings.autoexplore.env import AutoExploreEnv
 from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.locate.card import Card, read_card
@@ -88,8 +88,8 @@ def ranking(last: Stride, rest: Iterable[str]) -> Ranking:
 
 
 if TYPE_CHECKING:
+    from reflectrl.core.players.base import Player
     from reflectrl.models.lm import LanguageModel
-    from reflectrl.players.base import Player
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Agent:
         if light is not None:
             return cls(card, *light)
         try:
-            from reflectrl.players import Policy, Reflector
+            from reflectrl.models.players import Policy, Reflector
 
             policy, reflector = _models(place, card.play.context)
         except ModuleNotFoundError as error:
@@ -149,7 +149,7 @@ class Agent:
             UserError: the question has no word to search for.
         """
         check_question(question)
-        from reflectrl.rollout import Job, rollout
+        from reflectrl.core.rollout import Job, rollout
 
         env = GivenEnv(finder, **asdict(self.card.env))
         job = Job(env.ask(question), 0, {"agent": self.card.name})
@@ -187,7 +187,7 @@ def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | 
     """Load policy and reflector with transformers: two models, or two adapters on one backbone."""
     from transformers.utils.logging import disable_progress_bar
 
-    from reflectrl.config import ModelConfig
+    from reflectrl.core.config import ModelConfig
     from reflectrl.models.load import load_model, second_player
 
     disable_progress_bar()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.index import Filters, index
 from reflectrl.wings.autoexplore.repository import Repository

@@ -11,9 +11,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from reflectrl.pipeline import card as cards
-from reflectrl.pipeline.artifacts import CARD
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
+from reflectrl.runs import card as cards
+from reflectrl.runs.artifacts import CARD
 
 VARIABLE = "REFLECTRL_AGENT"
 """Environment variable that names the folder of the agent to use."""

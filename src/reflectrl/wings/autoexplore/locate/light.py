@@ -17,12 +17,12 @@ import numpy as np
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
+from reflectrl.core.players.base import LiveEpisode
+from reflectrl.core.prompts import reflector_prompt, tokenize, words_prompt
+from reflectrl.core.prompts.tokens import encode_text
+from reflectrl.core.types import Sampling, Turn
 from reflectrl.models.cards import CARD, check_card
 from reflectrl.models.soundness import require_sound
-from reflectrl.players.base import LiveEpisode
-from reflectrl.prompts import reflector_prompt, tokenize, words_prompt
-from reflectrl.prompts.tokens import encode_text
-from reflectrl.types import Sampling, Turn
 
 ORDINARY: dict[str, Any] = {
     "model_type": "llama",

@@ -16,7 +16,7 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
 
 import reflectrl
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.locate.answers import LiveLocator
 from reflectrl.wings.autoexplore.names import shown
 from reflectrl.wings.autoexplore.search import Hit

@@ -9,7 +9,7 @@ import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 
 ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".zip", ".whl")
 MOST_BYTES = 1 << 30

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from reflectrl.git import Commits, is_clone
-from reflectrl.types import UserError, named_seed
+from reflectrl.core.git import Commits, is_clone
+from reflectrl.core.types import UserError, named_seed
 from reflectrl.wings.autoexplore.library import RepoEntry
 from reflectrl.wings.autoexplore.making.english import participle, phrases, plain, said, shortened, third
 from reflectrl.wings.autoexplore.making.rewording import reworded, tidy

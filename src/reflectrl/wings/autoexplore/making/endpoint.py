@@ -11,10 +11,10 @@ from itertools import islice
 
 from jinja2 import Environment, StrictUndefined
 
-from reflectrl.endpoints.answers import without_thinking
-from reflectrl.endpoints.client import Ask, Endpoint
-from reflectrl.endpoints.journal import Cost
-from reflectrl.types import named_seed
+from reflectrl.core.types import named_seed
+from reflectrl.serving.endpoints.answers import without_thinking
+from reflectrl.serving.endpoints.client import Ask, Endpoint
+from reflectrl.serving.endpoints.journal import Cost
 from reflectrl.wings.autoexplore.making.tasks import PER_FILE, Draft, Judge, as_questions
 from reflectrl.wings.autoexplore.questions import Question
 from reflectrl.wings.autoexplore.repository import Repository

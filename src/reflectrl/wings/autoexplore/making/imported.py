@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from reflectrl.envs.base import SPLITS
-from reflectrl.types import UserError
+from reflectrl.core.envs.base import SPLITS
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.questions import Question, question_of, rows_of
 from reflectrl.wings.autoexplore.repository import Repository
 

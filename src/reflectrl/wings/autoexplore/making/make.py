@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from reflectrl.envs.base import SPLITS, divide
-from reflectrl.types import UserError
+from reflectrl.core.envs.base import SPLITS, divide
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.library import QUESTIONS, Library, RepoEntry
 from reflectrl.wings.autoexplore.making.commits import commit_questions
 from reflectrl.wings.autoexplore.making.imported import by_repo, matched

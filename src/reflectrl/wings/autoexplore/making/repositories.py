@@ -12,8 +12,8 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from reflectrl.git import head_of
-from reflectrl.types import UserError
+from reflectrl.core.git import head_of
+from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.library import REPOS, Library, RepoEntry
 from reflectrl.wings.autoexplore.making.archives import unpack
 from reflectrl.wings.autoexplore.making.licences import licence_of

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from reflectrl.types import named_seed
+from reflectrl.core.types import named_seed
 from reflectrl.wings.autoexplore.making.asking import Asker
 from reflectrl.wings.autoexplore.making.rewording import leaks, without_name
 from reflectrl.wings.autoexplore.making.topics import Topic, topics

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from reflectrl.config.folders import data_folder
-from reflectrl.downloads.data import Data, bar, refuse_unknown
-from reflectrl.types import UserError
+from reflectrl.core.config.folders import data_folder
+from reflectrl.core.types import UserError
+from reflectrl.tools.downloads.data import Data, bar, refuse_unknown
 
 if TYPE_CHECKING:
     from reflectrl.wings.text.samples.families import Account

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
-from reflectrl.config import ModelConfig, Word, from_dict, parse_overrides
-from reflectrl.offline.config import Algorithm, OfflineConfig
-from reflectrl.plugins import suggestion
-from reflectrl.types import UserError
+from reflectrl.core.config import ModelConfig, Word, from_dict, parse_overrides
+from reflectrl.core.plugins import suggestion
+from reflectrl.core.types import UserError
+from reflectrl.methods.offline.config import Algorithm, OfflineConfig
 
 Choice = Annotated[Literal[Algorithm, "ppo"], tyro.conf.arg(metavar="{" + ",".join(get_args(Algorithm)) + "}")]
 """An algorithm. "ppo" is accepted only to raise an error that names the right command."""
@@ -53,7 +53,7 @@ class Offline:
                 " make it an arm of a text task with [rewards]: reflectrl run RECIPE --arms reference,ppo"
             )
         model, config = self._sections(settings, self.algo)
-        from reflectrl.pipeline.workers import silence
+        from reflectrl.runs.workers import silence
         from reflectrl.wings.text.pipeline.from_samples import train_on_samples
         from reflectrl.wings.text.samples import read_samples
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from reflectrl.config.folders import refuse_links
-from reflectrl.types import UserError
+from reflectrl.core.config.folders import refuse_links
+from reflectrl.core.types import UserError
 
 if TYPE_CHECKING:
-    from reflectrl.endpoints.journal import Cost
+    from reflectrl.serving.endpoints.journal import Cost
     from reflectrl.wings.text.samples import Sample
 
 RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -54,9 +54,9 @@ class Judge:
     def __call__(self, settings: Sequence[str]) -> None:
         """Ask the questions that have no verdict yet, and print the win rate."""
         _refuse(settings)
-        from reflectrl.endpoints.client import Endpoint
-        from reflectrl.endpoints.config import EndpointConfig
-        from reflectrl.endpoints.journal import Budget, Journal
+        from reflectrl.serving.endpoints.client import Endpoint
+        from reflectrl.serving.endpoints.config import EndpointConfig
+        from reflectrl.serving.endpoints.journal import Budget, Journal
         from reflectrl.wings.text.generation.judge import judge
 
         if self.threads < 1 or self.max_tokens < 1 or self.max_requests < 0:

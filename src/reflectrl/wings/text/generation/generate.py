@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from reflectrl.episodes.log import drop_half_line
+from reflectrl.core.episodes.log import drop_half_line
+from reflectrl.core.types import Sampling, UserError, named_seed
 from reflectrl.models.lm import LanguageModel
-from reflectrl.types import Sampling, UserError, named_seed
 from reflectrl.wings.text.learn.written import write
 from reflectrl.wings.text.samples.sample import Sample
 

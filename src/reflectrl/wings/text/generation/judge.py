@@ -15,13 +15,13 @@ from typing import Any, Literal, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 
-from reflectrl.endpoints.answers import without_thinking
-from reflectrl.endpoints.client import Ask, Endpoint
-from reflectrl.endpoints.journal import Cost
-from reflectrl.episodes.log import drop_half_line
-from reflectrl.prompts.messages import said
-from reflectrl.statistics import mean_interval
-from reflectrl.types import UserError
+from reflectrl.core.episodes.log import drop_half_line
+from reflectrl.core.prompts.messages import said
+from reflectrl.core.statistics import mean_interval
+from reflectrl.core.types import UserError
+from reflectrl.serving.endpoints.answers import without_thinking
+from reflectrl.serving.endpoints.client import Ask, Endpoint
+from reflectrl.serving.endpoints.journal import Cost
 from reflectrl.wings.text.samples.sample import Sample
 
 Verdict = Literal["first", "second", "tie", "unclear"]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from reflectrl.advice import install
-from reflectrl.types import UserError
+from reflectrl.core.advice import install
+from reflectrl.core.types import UserError
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from reflectrl.statistics import mean_interval
-from reflectrl.types import named_seed
+from reflectrl.core.statistics import mean_interval
+from reflectrl.core.types import named_seed
 from reflectrl.wings.text.generation.bootstrap import mean_bootstrap
 from reflectrl.wings.text.generation.metrics import coverage_and_density, distinct, mean_length, meteor
 from reflectrl.wings.text.samples.sample import Sample

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl.config import RLConfig
+from reflectrl.core.config import RLConfig
+from reflectrl.core.types import Sampling, UserError, named_seed
 from reflectrl.learn.batch import Batch, Rollouts
 from reflectrl.learn.online import Log, train_online
 from reflectrl.learn.value import ValueHead
+from reflectrl.methods.offline.config import OfflineConfig
+from reflectrl.methods.offline.learn import Evaluate
 from reflectrl.models.lm import LanguageModel
-from reflectrl.offline.config import OfflineConfig
-from reflectrl.offline.learn import Evaluate
-from reflectrl.types import Sampling, UserError, named_seed
 from reflectrl.wings.text.learn.text_batch import make_batch
 from reflectrl.wings.text.learn.written import write
 from reflectrl.wings.text.samples.sample import Sample

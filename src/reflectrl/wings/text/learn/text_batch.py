@@ -8,14 +8,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from reflectrl.config import RLConfig
+from reflectrl.core.config import RLConfig
 from reflectrl.learn.advantages import COMPARISONS
 from reflectrl.learn.batch import Batch
 from reflectrl.learn.examples import Example, completion_logits, passes
 from reflectrl.learn.losses import baseline_mean, gae, rewards_to_go
 from reflectrl.learn.value import ValueHead
+from reflectrl.methods.offline.losses import k3
 from reflectrl.models.lm import LanguageModel
-from reflectrl.offline.losses import k3
 from reflectrl.wings.text.learn.written import Written
 
 

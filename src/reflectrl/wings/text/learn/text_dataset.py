@@ -9,14 +9,14 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from reflectrl.core.prompts.tokens import beginning, conventions, encode_template, ending
+from reflectrl.core.types import UserError
 from reflectrl.learn.examples import Example, completion_logits
+from reflectrl.methods.offline.completions import Dataset
+from reflectrl.methods.offline.config import OfflineConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import autocast
 from reflectrl.models.sharing import Ids
-from reflectrl.offline.completions import Dataset
-from reflectrl.offline.config import OfflineConfig
-from reflectrl.prompts.tokens import beginning, conventions, encode_template, ending
-from reflectrl.types import UserError
 from reflectrl.wings.text.samples import dialogue
 from reflectrl.wings.text.samples.sample import Sample
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from reflectrl.core.prompts.tokens import decode_behind
+from reflectrl.core.types import Sampling
 from reflectrl.learn.examples import Example
 from reflectrl.models.lm import LanguageModel
-from reflectrl.players.policy import sampler
-from reflectrl.prompts.tokens import decode_behind
-from reflectrl.types import Sampling
+from reflectrl.models.players import sampler
 from reflectrl.wings.text.learn.text_dataset import prompt_ids
 from reflectrl.wings.text.samples.sample import Sample
 

@@ -12,24 +12,24 @@ from typing import Any
 
 import torch
 
-from reflectrl.advice import option
-from reflectrl.config import ModelConfig
+from reflectrl.core.advice import option
+from reflectrl.core.config import ModelConfig
+from reflectrl.core.plugins import reason
+from reflectrl.core.types import UserError, named_seed
 from reflectrl.learn.checkpoint import drop_state, recover, write_folder, write_text
+from reflectrl.methods.offline.algorithms import BY_ADVANTAGE
+from reflectrl.methods.offline.completions import Dataset
+from reflectrl.methods.offline.config import OfflineConfig
+from reflectrl.methods.offline.learn import train_offline
+from reflectrl.methods.offline.reference_cache import ReferenceCache, cached_reference
 from reflectrl.models.cards import CARD
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
-from reflectrl.offline.algorithms import BY_ADVANTAGE
-from reflectrl.offline.completions import Dataset
-from reflectrl.offline.config import OfflineConfig
-from reflectrl.offline.learn import train_offline
-from reflectrl.offline.reference_cache import ReferenceCache, cached_reference
-from reflectrl.pipeline.artifacts import Artifact, Graph, State, graph_of, refuse_other_settings
-from reflectrl.pipeline.folder import alone
-from reflectrl.pipeline.metrics import MetricsFile
-from reflectrl.pipeline.precision import decide, in_run
-from reflectrl.pipeline.workers import function
-from reflectrl.plugins import reason
-from reflectrl.types import UserError, named_seed
+from reflectrl.runs.artifacts import Artifact, Graph, State, graph_of, refuse_other_settings
+from reflectrl.runs.folder import alone
+from reflectrl.runs.metrics import MetricsFile
+from reflectrl.runs.precision import decide, in_run
+from reflectrl.runs.workers import function
 from reflectrl.wings.text.learn.text_dataset import shortened, text_dataset
 from reflectrl.wings.text.samples.sample import Sample
 

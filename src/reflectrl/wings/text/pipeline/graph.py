@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from reflectrl.config import Recipe
-from reflectrl.offline.config import Algorithm
-from reflectrl.pipeline.artifacts import Artifact, Graph, Stage, graph_of
-from reflectrl.pipeline.graph import EXTENT, ends
-from reflectrl.plugins import names, suggestion
-from reflectrl.types import UserError
+from reflectrl.core.config import Recipe
+from reflectrl.core.plugins import names, suggestion
+from reflectrl.core.types import UserError
+from reflectrl.methods.offline.config import Algorithm
+from reflectrl.runs.artifacts import Artifact, Graph, Stage, graph_of
+from reflectrl.runs.graph import EXTENT, ends
 from reflectrl.wings.text.config import text_settings
 
 if TYPE_CHECKING:  # these bring torch, which a dry run does without
-    from reflectrl.pipeline.folder import Context, RunFolder
+    from reflectrl.runs.folder import Context, RunFolder
 
 SPLITS = ("train", "validation", "test")
 DATA, REFERENCE, PPO, VALUE = "data", "reference", "ppo", "offline-value"
@@ -87,7 +87,7 @@ class TextPipeline:
     @staticmethod
     def show(context: Context) -> None:
         """Print the table of arms."""
-        from reflectrl.terminal import console
+        from reflectrl.core.terminal import console
         from reflectrl.wings.text.pipeline.results import show
 
         show(console(160), context.run.path)
@@ -95,7 +95,7 @@ class TextPipeline:
     @staticmethod
     def compare(folders: Sequence[Path]) -> None:
         """Print one table of several runs, pooled over seeds, for `reflectrl compare`."""
-        from reflectrl.terminal import console
+        from reflectrl.core.terminal import console
         from reflectrl.wings.text.pipeline.results import show
 
         show(console(160), *folders)

@@ -11,11 +11,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import write_text
-from reflectrl.pipeline.artifacts import Artifact
-from reflectrl.pipeline.progress import Tick
-from reflectrl.pipeline.results import commit, hardware
-from reflectrl.types import UserError
+from reflectrl.runs.artifacts import Artifact
+from reflectrl.runs.progress import Tick
+from reflectrl.runs.results import commit, hardware
 from reflectrl.wings.text.generation.generate import read_completions
 from reflectrl.wings.text.generation.table import TextRow, percentiles, pooled, row_of
 from reflectrl.wings.text.pipeline.graph import DATA, REFERENCE, places, task_name

@@ -9,12 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import get_args
 
+from reflectrl.core.types import named_seed
+from reflectrl.methods.offline.algorithms import PREFERENCES
+from reflectrl.methods.offline.config import Algorithm
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
-from reflectrl.offline.algorithms import PREFERENCES
-from reflectrl.offline.config import Algorithm
-from reflectrl.pipeline.folder import Context
-from reflectrl.types import named_seed
+from reflectrl.runs.folder import Context
 from reflectrl.wings.text.generation.generate import one_per_prompt
 from reflectrl.wings.text.rewards import Reward, build
 from reflectrl.wings.text.samples import Reading, Sample, read_samples

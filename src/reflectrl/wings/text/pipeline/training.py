@@ -12,23 +12,23 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from reflectrl.config.folders import data_folder
+from reflectrl.core.config.folders import data_folder
+from reflectrl.core.plugins import names
+from reflectrl.core.types import Sampling, UserError, named_seed
 from reflectrl.learn.checkpoint import drop_state, load_state, write_folder
 from reflectrl.learn.examples import Example
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import Verdict
+from reflectrl.methods.offline.completions import Dataset
+from reflectrl.methods.offline.config import Algorithm, OfflineConfig, offline_settings
+from reflectrl.methods.offline.learn import train_offline
+from reflectrl.methods.offline.reference_cache import CARD as REFERENCE_CACHE
+from reflectrl.methods.offline.reference_cache import Outcomes, ReferenceCache, cached_reference
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.scratch import save_scratch
-from reflectrl.offline.completions import Dataset
-from reflectrl.offline.config import Algorithm, OfflineConfig, offline_settings
-from reflectrl.offline.learn import train_offline
-from reflectrl.offline.reference_cache import CARD as REFERENCE_CACHE
-from reflectrl.offline.reference_cache import Outcomes, ReferenceCache, cached_reference
-from reflectrl.pipeline.artifacts import Artifact
-from reflectrl.pipeline.metrics import MetricsFile
-from reflectrl.pipeline.progress import Tick
-from reflectrl.plugins import names
-from reflectrl.types import Sampling, UserError, named_seed
+from reflectrl.runs.artifacts import Artifact
+from reflectrl.runs.metrics import MetricsFile
+from reflectrl.runs.progress import Tick
 from reflectrl.wings.text.config import text_settings
 from reflectrl.wings.text.generation.generate import read_completions, write_completions
 from reflectrl.wings.text.learn.online_text import train_online_text

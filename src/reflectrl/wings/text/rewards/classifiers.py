@@ -15,11 +15,11 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXPreTrainedModel
 
+from reflectrl.core.plugins import one_line
+from reflectrl.core.types import UserError
 from reflectrl.models.load import pick_device, refuse_kernels
 from reflectrl.models.soundness import require_sound
 from reflectrl.models.strangers import hushed, within_weights
-from reflectrl.plugins import one_line
-from reflectrl.types import UserError
 
 Text = str | tuple[str, str]
 """One text, or two texts that the tokenizer joins with its own separators."""

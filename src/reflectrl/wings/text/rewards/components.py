@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from reflectrl.prompts.rendering import render
-from reflectrl.prompts.tokens import defused
-from reflectrl.types import UserError
+from reflectrl.core.prompts.rendering import render
+from reflectrl.core.prompts.tokens import defused
+from reflectrl.core.types import UserError
 from reflectrl.wings.text.rewards.base import Component, response_of
 from reflectrl.wings.text.rewards.classifiers import Classifier, Text
 from reflectrl.wings.text.samples import dialogue

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from reflectrl.advice import install
-from reflectrl.types import UserError
+from reflectrl.core.advice import install
+from reflectrl.core.types import UserError
 from reflectrl.wings.text.rewards.base import Component, response_of
 from reflectrl.wings.text.samples.sample import Sample
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.text.rewards.base import Component, response_of
 from reflectrl.wings.text.samples import orders
 from reflectrl.wings.text.samples.sample import Sample

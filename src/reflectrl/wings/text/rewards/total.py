@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config import checked
-from reflectrl.episodes.log import drop_half_line
-from reflectrl.plugins import one_line, resolve_class
-from reflectrl.types import UserError
+from reflectrl.core.config import checked
+from reflectrl.core.episodes.log import drop_half_line
+from reflectrl.core.plugins import one_line, resolve_class
+from reflectrl.core.types import UserError
 from reflectrl.wings.text.rewards.base import Component
 from reflectrl.wings.text.samples.sample import Sample
 

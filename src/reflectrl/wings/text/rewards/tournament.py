@@ -12,14 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from reflectrl.endpoints.client import Ask, Endpoint
-from reflectrl.endpoints.config import EndpointConfig
-from reflectrl.endpoints.journal import Budget, Journal
-from reflectrl.endpoints.ranking import both_ways, standings
-from reflectrl.episodes.log import drop_half_line
-from reflectrl.prompts.messages import said
-from reflectrl.prompts.tokens import beginning
-from reflectrl.types import UserError
+from reflectrl.core.episodes.log import drop_half_line
+from reflectrl.core.prompts.messages import said
+from reflectrl.core.prompts.tokens import beginning
+from reflectrl.core.types import UserError
+from reflectrl.serving.endpoints.client import Ask, Endpoint
+from reflectrl.serving.endpoints.config import EndpointConfig
+from reflectrl.serving.endpoints.journal import Budget, Journal
+from reflectrl.serving.endpoints.ranking import both_ways, standings
 from reflectrl.wings.text.generation.judge import compare_request, read_verdict
 from reflectrl.wings.text.rewards.base import Component, response_of
 from reflectrl.wings.text.samples.sample import Sample
@@ -58,9 +58,9 @@ class LocalJudge:
     """A causal language model on this machine as judge: P("A") against P("B") after the question, without ties."""
 
     def __init__(self, model: str) -> None:
-        from reflectrl.config import ModelConfig
+        from reflectrl.core.config import ModelConfig
         from reflectrl.models.load import load_model
-        from reflectrl.players.policy import Policy
+        from reflectrl.models.players import Policy
 
         self.lm = load_model(model, ModelConfig(source=model, mixed_precision="off"), "policy")
         self.policy, self.name = Policy(self.lm, scoring="sum"), f"local {model}"

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reflectrl.types import named_seed
+from reflectrl.core.types import named_seed
 from reflectrl.wings.text.samples.dialogue import HUMAN, render
 from reflectrl.wings.text.samples.sample import Sample, group_of
 

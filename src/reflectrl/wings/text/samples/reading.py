@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reflectrl.episodes import from_line
-from reflectrl.types import Episode, UserError
+from reflectrl.core.episodes import from_line
+from reflectrl.core.types import Episode, UserError
 from reflectrl.wings.text.samples import forms
 from reflectrl.wings.text.samples.rows import BadRowError, Gate, parsed, records
 from reflectrl.wings.text.samples.sample import Sample, Samples

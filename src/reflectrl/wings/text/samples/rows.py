@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from reflectrl.plugins import reason
-from reflectrl.types import UserError
+from reflectrl.core.plugins import reason
+from reflectrl.core.types import UserError
 from reflectrl.wings.text.samples.sample import Skipped
 
 Row = Mapping[str, Any]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 
 PLACES = 5
 """Number of places of bad rows that are kept per reason. Further rows are only counted."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, islice
 
-from reflectrl.episodes import task_key
+from reflectrl.core.episodes import task_key
+from reflectrl.core.prompts import policy_prompt, words_prompt
+from reflectrl.core.types import Episode, Step, Turn, UserError
 from reflectrl.models.labels import candidates
-from reflectrl.prompts import policy_prompt, words_prompt
-from reflectrl.types import Episode, Step, Turn, UserError
 from reflectrl.wings.text.samples.rows import checked, finite
 from reflectrl.wings.text.samples.sample import Sample, group_of
 

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Literal, cast, get_args
 
-from reflectrl.config.folders import no_link
-from reflectrl.plugins import reason, suggestion
-from reflectrl.types import UserError
+from reflectrl.core.config.folders import no_link
+from reflectrl.core.plugins import reason, suggestion
+from reflectrl.core.types import UserError
 from reflectrl.wings.text.samples.sample import Sample, Samples
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from reflectrl.plugins import suggestion
+from reflectrl.core.plugins import suggestion
 from reflectrl.wings.text.samples.families.sources import Source, records, split_of
 from reflectrl.wings.text.samples.families.store import Entry, Family
 from reflectrl.wings.text.samples.rows import BadRowError, checked, finite, number, parsed, text, to_float

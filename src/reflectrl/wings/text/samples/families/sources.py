@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reflectrl.types import UserError
+from reflectrl.core.types import UserError
 from reflectrl.wings.text.samples import rows
 
 SPLITS = ("train", "validation", "test")

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from reflectrl.plugins import suggestion
-from reflectrl.types import UserError
+from reflectrl.core.plugins import suggestion
+from reflectrl.core.types import UserError
 from reflectrl.wings.text.samples.families.sources import SPLITS, Source, find
 from reflectrl.wings.text.samples.rows import BadRowError, Gate, LeftOutError
 from reflectrl.wings.text.samples.sample import Sample, through_sigmoid, tied

@@ -1,0 +1,1 @@
+"""The words everything else uses: tasks, episodes, environments, prompts, players, recipes."""

@@ -1,0 +1,152 @@
+"""Folders and files that a user names: the place of data, atomic writes, locks, and refusal of links.
+
+Nothing is written through links that lead elsewhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from reflectrl.core.plugins import reason
+from reflectrl.core.types import UserError
+
+
+def data_folder(name: str, chosen: str | os.PathLike[str] = "") -> Path:
+    """Return the folder for data: the chosen one, else $REFLECTRL_DATA/NAME, else ~/.cache/reflectrl/NAME."""
+    if chosen != "":
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("REFLECTRL_DATA") or "~/.cache/reflectrl").expanduser() / name
+
+
+def require_writable(folder: Path, complaint: str) -> None:
+    """Make a folder if it does not exist, and check that something can be written there.
+
+    Args:
+        complaint: the beginning of the error message; the reason follows it.
+
+    Raises:
+        UserError: nothing can be written there.
+    """
+    probe = folder / ".writable"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.unlink(missing_ok=True)  # what an earlier try may have left, be it a link
+        probe.touch(exist_ok=False)
+        probe.unlink()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{complaint}: {reason(error)}") from error
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str], *begun: Path) -> Iterator[None]:
+    """Turn an OSError in the block, such as a full disk, into a one-line error.
+
+    Args:
+        path: what could not be written, for the message.
+        begun: files and folders to remove after an error, because they are incomplete.
+
+    Raises:
+        UserError: instead of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        for place in begun:
+            shutil.rmtree(place, ignore_errors=True)
+            with suppress(OSError):
+                place.unlink(missing_ok=True)
+        raise UserError(f"{path} cannot be written: {reason(error)}") from error
+
+
+@contextmanager
+def replacing(path: Path, beside: str = ".writing", errors: str = "strict") -> Iterator[IO[str]]:
+    """Open a text file beside `path`, and move it over `path` at the end of the block. After an error, remove it.
+
+    Args:
+        beside: ending that is added to the file's name until it is complete.
+        errors: treatment of characters that UTF-8 cannot hold, as in `open`.
+
+    Raises:
+        OSError: the file cannot be written. `path` is unchanged.
+    """
+    fresh = path.with_name(path.name + beside)
+    file = open(fresh, "w", encoding="utf-8", errors=errors, opener=no_link)  # noqa: SIM115  (closed below)
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
+
+
+def locked(file: IO[Any]) -> bool:
+    """Try to lock an open file until it is closed or the process ends. Returns False if another process holds the lock.
+
+    If the system has no such locks (Windows, some network disks), it counts as locked.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def read_regular(path: Path) -> bytes:
+    """Read a file that may come from a stranger.
+
+    Raises:
+        OSError: it cannot be read, or is a pipe or a device, whose end might never come.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return path.read_bytes()
+
+
+def apply_umask(folder: Path) -> None:
+    """Give all files below a folder the mode of new files. Some libraries write theirs for the owner only."""
+    probe = folder / ".mode"
+    probe.touch()
+    mode = stat.S_IMODE(probe.stat().st_mode)
+    probe.unlink()
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(mode)
+
+
+def no_link(path: str, flags: int) -> int:
+    """Open a path, unless it is a symbolic link; for `open(..., opener=no_link)`. Raises OSError if it is one."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse to write in a folder if anything below it is a symbolic link, because writing would follow the link.
+
+    The folder itself may be reached through links, and need not exist.
+
+    Raises:
+        UserError: names the first link.
+    """
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent, name) for name in sorted([*folders, *files])):
+            if path.is_symlink():
+                raise UserError(
+                    f"{folder} holds a link: {path.relative_to(folder)} -> {path.readlink()}; nothing is written where"
+                    " links may lead elsewhere, so remove it, or put what it leads to in its place"
+                )

@@ -1,0 +1,120 @@
+"""Detection of damaged files: digests of the files in a folder, and checksums of lines.
+
+A flipped bit in saved weights, or in a reward of a log, is loaded without complaint and silently changes results. So
+files are checked when they are read. (This protects against accidents, not against an attacker who changes the digests
+as well.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from functools import lru_cache
+from pathlib import Path
+
+from reflectrl.core.types import UserError
+
+DIGESTS = "digests.json"
+"""Name of the file that holds the digests of the files beside it."""
+
+CHECKSUM = "crc32"
+SEAL = f',"{CHECKSUM}":"' + '{:08x}"}}'
+"""Format of the end of a sealed line."""
+
+
+# ---- folders ---------------------------------------------------------------------------------------------------------
+
+
+def write_digests(folder: Path) -> None:
+    """Write `digests.json`, the SHA-256 of every file beside it, into a folder and each folder below."""
+    for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        found = {path.name: _sha256(path) for path in sorted(place.iterdir()) if path.is_file()}
+        if found:
+            (place / DIGESTS).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def damage(folder: Path) -> str | None:
+    """Describe the first damaged file of a folder, beginning with its path. Return None if all files are undamaged.
+
+    A folder without digests counts as undamaged, since nothing is known about it. Files that were added later are
+    ignored. Each file is read once per process, unless it is written again.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    path = folder / DIGESTS
+    if not path.is_file():
+        return None
+    try:
+        noted = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        noted = {}
+    if not noted:
+        return f"{path} is damaged"
+    for name, digest in noted.items():
+        file = folder / name
+        if not file.is_file():
+            return f"{file} is missing"
+        now = file.stat()
+        if _known(file.resolve(), now.st_mtime_ns, now.st_size) != digest:
+            return f"{file} is not what was written there"
+    return None
+
+
+def require_undamaged(folder: Path) -> None:
+    """Raise UserError if a file of a folder is damaged. A folder without digests counts as undamaged.
+
+    Raises:
+        UserError: names the file and what to do.
+    """
+    if problem := damage(folder):
+        raise UserError(
+            f"{problem}; remove {folder}, and the command that made it makes it anew"
+            f" (or only its {DIGESTS}, if the file was changed on purpose)"
+        )
+
+
+@lru_cache(maxsize=4096)
+def _known(path: Path, modified: int, size: int) -> str:
+    """Return the digest of a file. The other arguments make the cache notice changes of the file."""
+    return _sha256(path)
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a user's file. Raise UserError if it cannot be read."""
+    try:
+        now = path.stat()
+        return _known(path.resolve(), now.st_mtime_ns, now.st_size)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# ---- lines -----------------------------------------------------------------------------------------------------------
+
+
+def seal(line: str) -> str:
+    """Add the CRC-32 of a JSON object's line as its last key, "crc32"."""
+    return line[:-1] + SEAL.format(zlib.crc32(line.encode("utf-8")))
+
+
+def unseal(line: str) -> str:
+    """Remove the checksum from a line. A line without a checksum is returned unchanged.
+
+    Raises:
+        ValueError: the line has changed since it was sealed.
+    """
+    start = len(line) - len(SEAL.format(0))
+    text = f"{line[:start]}}}"
+    whole = seal(text)
+    if line == whole:
+        return text
+    # The line has a checksum's key, or the right number after a damaged key: so it was sealed, and has changed.
+    if line[start:].startswith(SEAL.partition("{")[0]) or line[-11:] == whole[-11:]:
+        raise ValueError("the line is not what was written there (its checksum differs)")
+    return line

@@ -1,0 +1,249 @@
+"""Data parallelism on torch.distributed: several processes that make an artifact together.
+
+`torchrun --nproc-per-node N -m reflectrl run ...` (or `accelerate launch`) starts N processes, the ranks. Each rank
+holds the model, plays its stripe of the episodes, and computes its share of a batch's gradient. Episodes are gathered
+and gradients are summed, so that all ranks have the same data and take the same optimiser step. `team` is None if a
+process works alone, and the functions here then do nothing. So the code of learning is the same for one process and for
+many.
+
+The first rank leads: it makes artifacts that are not worth sharing, and it alone writes (`pipeline/ranks.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from reflectrl.core.types import UserError
+
+if TYPE_CHECKING:  # torch is slow to import, and only processes that have imported it use a team
+    from torch import Tensor, nn
+
+T = TypeVar("T")
+Build = TypeVar("Build", bound=Callable[..., Any])
+
+PATIENCE = 8.0
+"""Seconds for which ranks that fail or end wait for each other's last message."""
+
+BUCKET = 2**23
+"""Largest number of gradient elements that are summed in one message."""
+
+
+def launched() -> tuple[int, int]:
+    """Return (rank, number of ranks) as set by torchrun, accelerate or a cluster's launcher; (0, 1) without one."""
+    try:
+        ranks = int(os.environ["WORLD_SIZE"])
+        return (int(os.environ["RANK"]), ranks) if ranks > 1 else (0, 1)
+    except (KeyError, ValueError):
+        return 0, 1
+
+
+def spoken_for() -> bool:
+    """Return whether the first rank reports an error that all ranks have, so that this rank stays silent.
+
+    Wait a while in that case: launchers kill all ranks as soon as one ends, and the first rank needs time to report.
+    """
+    if launched()[0] > 0:
+        time.sleep(PATIENCE)
+    return launched()[0] > 0
+
+
+class LostRank(UserError):
+    """Error: another process of this run has ended, or did not answer in time."""
+
+
+class HasSeed(Protocol):
+    """Episode or job, identified by its seed."""
+
+    @property
+    def seed(self) -> int: ...
+
+
+class Steps(Protocol):
+    """Lockstep of the ranks for sharded models (`models/sharded.py`)."""
+
+    def settle(self) -> None:
+        """Help the other ranks with their passes until all have reached this call."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Run the backward pass of a loss, together with the other ranks' backward passes."""
+
+
+class Team:
+    """Group of ranks, as seen by one of them. All ranks must call its methods in the same order.
+
+    Attributes:
+        rank: number of this process, from 0.
+        size: number of ranks.
+        lockstep: coordinator of passes through sharded models; None if every rank holds full models.
+
+    Raises:
+        LostRank: in every method, if a rank has died or kept the others waiting too long.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.lockstep: Steps | None = None
+
+    def settle(self) -> None:
+        """Help the other ranks with their passes through sharded models until all have reached this call."""
+        if self.lockstep is not None:
+            self.lockstep.settle()
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, in the order of ranks, on every rank. Values must be picklable."""
+        import torch.distributed as dist
+
+        self.settle()
+        found: list[Any] = [None] * self.size
+        with all_present():
+            dist.all_gather_object(found, value)
+        return found
+
+    def share(self, value: T) -> T:
+        """Return the first rank's value on every rank. The value must be picklable."""
+        import torch.distributed as dist
+
+        self.settle()
+        found: list[Any] = [value]
+        with all_present():
+            dist.broadcast_object_list(found, src=0)
+        return found[0]
+
+    def sum(self, tensor: Tensor) -> None:
+        """Sum a tensor over the ranks, in place. The sum has the same bits on all ranks."""
+        import torch.distributed as dist
+
+        self.settle()
+        with all_present():
+            dist.all_reduce(tensor)
+
+    def reduce(self, parameters: Sequence[nn.Parameter], metrics: Mapping[str, float]) -> dict[str, float]:
+        """Sum gradients over the ranks in place, and metrics too.
+
+        Each rank has its share of both, already divided by the size of the whole batch, so that the sums are means over
+        the batch. A parameter without a gradient on any rank keeps none. Gradients of sharded models are summed
+        already.
+
+        Returns:
+            The summed metrics. A metric that a rank lacks counts as 0.
+        """
+        import torch
+
+        parameters = [p for p in parameters if not is_divided(p)]
+        gathered = self.gather((dict(metrics), [p.grad is not None for p in parameters]))
+        used = [any(flags) for flags in zip(*(flags for _, flags in gathered), strict=True)]
+        waiting = [p for p, is_used in zip(parameters, used, strict=True) if is_used]
+        for p in waiting:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        for bucket in buckets([p.grad for p in waiting if p.grad is not None]):
+            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+            self.sum(flat)
+            for gradient, piece in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
+                gradient.copy_(piece.view_as(gradient))
+        names = dict.fromkeys(name for one, _ in gathered for name in one)
+        return {name: sum(one.get(name, 0.0) for one, _ in gathered) for name in names}
+
+    def play(self, jobs: Iterable[Any], rollout: Callable[[Sequence[Any]], Iterable[HasSeed]]) -> Iterator[Any]:
+        """Play every n-th job on this rank, and yield all ranks' episodes in the order of their jobs.
+
+        Args:
+            rollout: function that plays some jobs. An episode depends only on its own job, not on the rank.
+        """
+        jobs = list(jobs)
+        with alone():
+            played = list(rollout(jobs[self.rank :: self.size]))
+        order = {job.seed: number for number, job in enumerate(jobs)}
+        episodes = [episode for stripe in self.gather(played) for episode in stripe]
+        yield from sorted(episodes, key=lambda episode: order[episode.seed])
+
+
+def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Group consecutive tensors of the same dtype and device, as many as fit into one message."""
+    bucket: list[Tensor] = []
+    for tensor in tensors:
+        kind = (tensor.dtype, tensor.device)
+        full = sum(one.numel() for one in bucket) + tensor.numel() > BUCKET
+        if bucket and (full or kind != (bucket[0].dtype, bucket[0].device)):
+            yield bucket
+            bucket = []
+        bucket.append(tensor)
+    if bucket:
+        yield bucket
+
+
+@contextmanager
+def all_present() -> Iterator[None]:
+    """Turn torch's errors of a collective call within the block into `LostRank`."""
+    try:
+        yield
+    except RuntimeError as error:  # torch has no narrower class for what gloo says
+        slow = "timed out" in str(error).lower() or "timeout" in str(error).lower()
+        what = "did not answer in time (rank_timeout)" if slow else "ended (out of memory?)"
+        raise LostRank(f"another process of this run {what}; the same command goes on") from error
+
+
+team: Team | None = None
+"""Ranks that are making an artifact together at this moment; None if this process works alone."""
+
+
+@contextmanager
+def together(ranks: Team) -> Iterator[None]:
+    """Make this process a member of a team within the block."""
+    global team
+    before, team = team, ranks
+    try:
+        yield
+    finally:
+        team = before
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Make this process work alone within the block."""
+    global team
+    before, team = team, None
+    try:
+        yield
+    finally:
+        team = before
+
+
+# ---- what learners call; without a team each does what its name says for one process --------------------------------
+
+
+def mine(items: Sequence[T]) -> Sequence[T]:
+    """Return this rank's part of a sequence. Parts are contiguous and about equally long."""
+    if team is None:
+        return items
+    return items[len(items) * team.rank // team.size : len(items) * (team.rank + 1) // team.size]
+
+
+def is_divided(tensor: Tensor) -> bool:
+    """Return whether a tensor is sharded, so that this rank holds only a part."""
+    # Not `isinstance(tensor, DTensor)`: that module takes a second to import.
+    return hasattr(tensor, "full_tensor")
+
+
+def total(value: float) -> float:
+    """Return the sum of all ranks' values, on every rank."""
+    return value if team is None else float(sum(team.gather(value)))
+
+
+def first(function: Callable[[], T]) -> T:
+    """Call a function on the first rank only, and return its result on every rank."""
+    if (ranks := team) is None:
+        return function()
+    with alone():
+        found = function() if ranks.rank == 0 else None
+    return ranks.share(found)  # type: ignore[return-value]
+
+
+def on_all_ranks(build: Build) -> Build:
+    """Mark a builder of artifacts that all ranks call together. Other builders run on the first rank only."""
+    build.on_all_ranks = True  # type: ignore[attr-defined]
+    return build

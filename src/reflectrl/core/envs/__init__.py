@@ -1,0 +1,45 @@
+"""Environments: text observations, listed legal actions, and `make`, which builds one from a recipe's `env` section."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from reflectrl.core.config import checked
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.plugins import names, one_line, resolve_class
+from reflectrl.core.types import UserError
+
+
+def make(section: Mapping[str, Any]) -> TextEnv:
+    """Make the environment that the `env` section of a recipe describes.
+
+    Args:
+        section: `name` (a short name or "package.module:Class") and the keyword arguments of the class.
+
+    Raises:
+        UserError: there is no such environment, it is not a class derived from `TextEnv`, an argument is unknown,
+            missing or of the wrong type, or the class raised an exception.
+    """
+    made, arguments = class_and_arguments(section)
+    try:
+        return made(**arguments)
+    except (UserError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a plug-in may raise anything
+        raise UserError(f"environment {section['name']!r} cannot be made: {one_line(error)}") from error
+
+
+def class_and_arguments(section: Mapping[str, Any]) -> tuple[type[TextEnv], dict[str, Any]]:
+    """Return the class that an `env` section names, and its checked and converted arguments. Makes no environment.
+
+    Raises:
+        UserError: as `make`, as far as the signature of the class can tell.
+    """
+    arguments = dict(section)
+    name = arguments.pop("name", None)
+    if not isinstance(name, str):
+        known = ", ".join(names("envs"))
+        raise UserError(f'the env section names no environment; write name = "package.module:Class", or one of {known}')
+    made = resolve_class("envs", name, TextEnv)
+    return made, checked(made, arguments, f"environment {name!r}", "env")

@@ -1,0 +1,28 @@
+"""Preparing logged episodes for learning: select some, or remove their reflections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from reflectrl.core.types import Episode, Step
+
+
+def successes(episodes: Iterable[Episode]) -> list[Episode]:
+    """Return the won episodes, from which filtered imitation and expert iteration learn."""
+    return [episode for episode in episodes if episode.success]
+
+
+def without_reflections(episodes: Iterable[Episode]) -> Iterator[Episode]:
+    """Yield the episodes without their reflections, for a policy that plays without a reflector."""
+    for episode in episodes:
+        yield replace(episode, steps=tuple(_acting(step) for step in episode.steps))
+
+
+def with_reflections(episodes: Iterable[Episode]) -> Iterator[Episode]:
+    """Yield the episodes in which every step has a reflection."""
+    return (episode for episode in episodes if all(step.reflection is not None for step in episode.steps))
+
+
+def _acting(step: Step) -> Step:
+    return replace(step, turns=tuple(turn for turn in step.turns if turn.choice is not None))

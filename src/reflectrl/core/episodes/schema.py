@@ -1,0 +1,131 @@
+"""Episodes as lines of JSON with a schema version. Reading a line checks everything against the types."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import types
+import typing
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+from reflectrl.core.digests import CHECKSUM, seal, unseal
+from reflectrl.core.plugins import suggestion
+from reflectrl.core.types import Episode, Step
+
+SCHEMA = 2
+"""Version of the schema. Version 2 renamed a step's `lesson` to `label`. Lines of version 1 can still be read."""
+
+
+def to_line(episode: Episode) -> str:
+    """Write an episode as one JSON line, without the line break. The last key is a checksum of everything before.
+
+    Raises:
+        ValueError: a number is not finite, so JSON cannot express it.
+    """
+    data = {"schema": SCHEMA, **vars(episode)}
+    return seal(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=vars))
+
+
+def from_line(line: str) -> Episode:
+    """Read an episode from a line. Keys with a default and the checksum may be missing. Unknown keys are errors.
+
+    Raises:
+        ValueError: the line is invalid. The message says why in a few words.
+    """
+    try:
+        data = json.loads(unseal(line.rstrip("\r\n")), parse_constant=refuse_constant)
+    except RecursionError as error:
+        raise ValueError("too deeply nested") from error
+    schema = data.pop("schema", None) if isinstance(data, dict) else None
+    if schema not in (1, SCHEMA):
+        raise ValueError(f"not an episode of schema {SCHEMA}")
+    if schema == 1 and isinstance(data.get("steps"), list):
+        for step in data["steps"]:
+            if isinstance(step, dict) and "lesson" in step:
+                step["label"] = step.pop("lesson")
+    data.pop(CHECKSUM, None)  # still there if another program has reformatted the line, so that it no longer applies
+    episode: Episode = _reader(Episode)(data)
+    for i, step in enumerate(episode.steps):
+        if problem := _problem(step):
+            raise ValueError(f"steps: {i}: {problem}")
+    return episode
+
+
+def refuse_constant(word: str) -> None:
+    """Refuse NaN and infinities, which Python would accept. For `json.loads(parse_constant=...)`."""
+    raise ValueError(f"{word} is not a number of JSON")
+
+
+def _problem(step: Step) -> str | None:
+    """Return an inconsistency in a step, or None."""
+    legal = range(len(step.observation.actions))
+    chosen = [step.action, step.target, *(turn.choice for turn in step.turns)]
+    if any(action is not None and action not in legal for action in chosen):
+        return f"an action is not among the {len(legal)} listed"
+    if any(turn.order and sorted(turn.order) != list(legal) for turn in step.turns):
+        return f"an order does not list each of the {len(legal)} actions once"
+    if any(turn.probs and len(turn.probs) != len(legal) for turn in step.turns):
+        return f"there is not one probability for each of the {len(legal)} actions"
+    return None
+
+
+@cache
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """Return a function that converts a JSON value to a value of this type, or raises ValueError."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return partial(_read_object, hint, {name: _reader(h) for name, h in typing.get_type_hints(hint).items()})
+    if origin is tuple:
+        return partial(_read_list, _reader(arguments[0]))
+    if origin in (typing.Union, types.UnionType):  # X | None, or Literal[...] | None
+        inner = _reader(next(a for a in arguments if a is not type(None)))
+        return lambda value: None if value is None else inner(value)
+    if origin is typing.Literal:
+        return partial(_read_word, arguments)
+    return partial(_read_plain, dict if origin is not None else hint)
+
+
+def _read_object(kind: type, readers: dict[str, Callable[[Any], Any]], value: Any) -> Any:
+    values = {}
+    for key, item in _read_plain(dict, value).items():
+        if key not in readers:
+            raise ValueError(f"unknown key {key!r}{suggestion(key, readers)}")
+        try:
+            values[key] = readers[key](item)
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from error
+    try:
+        return kind(**values)
+    except TypeError as error:  # "missing 1 required positional argument: 'id'"
+        raise ValueError(str(error).partition("() ")[2]) from error
+
+
+def _read_list(read: Callable[[Any], Any], value: Any) -> tuple[Any, ...]:
+    items = []
+    for i, item in enumerate(_read_plain(list, value)):
+        try:
+            items.append(read(item))
+        except ValueError as error:
+            raise ValueError(f"{i}: {error}") from error
+    return tuple(items)
+
+
+def _read_word(words: tuple[str, ...], value: Any) -> Any:
+    if value not in words:
+        raise ValueError(f"must be one of {', '.join(words)}, not {value!r:.60}")
+    return value
+
+
+def _read_plain(kind: type, value: Any) -> Any:
+    if kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
+        return float(value)
+    if kind is float or type(value) is not kind:
+        raise ValueError(f"must be {NAMES[kind]}, not {value!r:.60}")
+    return value
+
+
+NAMES = {str: "text", int: "a whole number", float: "a finite number", bool: "true or false"}
+NAMES |= {list: "a list", dict: "an object"}

@@ -1,0 +1,123 @@
+"""Results of evaluation episodes, with confidence intervals.
+
+A row belongs to one arm, split, stage, sampling and seed. Its interval is Wilson's, over its episodes. A summary pools
+the seeds: its success is the mean over seeds, and its interval spans both Student's t over the seeds' success rates and
+Wilson's over all episodes. So it hides neither the spread between trainings nor the spread between episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import comb
+from typing import Any
+
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.statistics import mean_interval, wilson
+from reflectrl.core.types import Episode
+
+Row = dict[str, Any]
+KEYS = ("arm", "env", "split", "stage", "sampling")
+
+
+def rows_of(episodes: Sequence[Episode], env: TextEnv, confidence: float) -> list[Row]:
+    """Compute the result rows of episodes that share arm, split, stage, sampling and seed.
+
+    There is a row for the stage of the episodes. If that is the environment's last stage, there is also a row for each
+    milestone, whose success means that its event happened, and for each group of tasks that the environment names.
+    Without episodes there are no rows.
+    """
+    if not episodes:
+        return []
+    first = episodes[0]
+    shared = {**first.provenance, "env": first.task.env, "split": first.task.split}
+    stage = first.task.stage
+    wins = {stage: [episode.success for episode in episodes]}
+    if stage == env.stages[-1]:
+        for event, milestone in env.milestones.items():
+            wins[milestone] = [event in episode.events for episode in episodes]
+    ordered = sorted(wins, key=lambda name: env.stages.index(name) if name in env.stages else -1)
+    rows = [_row(shared, name, wins[name], episodes, confidence) for name in ordered]
+    groups: dict[str, list[Episode]] = {}
+    for episode in episodes if stage == env.stages[-1] else ():
+        if (name := env.group(episode.task)) is not None:
+            groups.setdefault(name, []).append(episode)
+    for name, group in groups.items():
+        rows.insert(-1, _row(shared, name, [episode.success for episode in group], group, confidence))
+    return rows
+
+
+def _row(shared: Mapping[str, Any], stage: str, won: list[bool], episodes: Sequence[Episode], confidence: float) -> Row:
+    tasks: dict[str, list[bool]] = {}
+    for episode, win in zip(episodes, won, strict=True):
+        tasks.setdefault(episode.task.id, []).append(win)
+    share = len(tasks) / max(1, len(won))  # attempts at one task are no independent episodes
+    low, high = wilson(round(sum(won) * share), round(len(won) * share), confidence)
+    return {
+        **{key: shared[key] for key in ("arm", "env", "split")},
+        "stage": stage,
+        "sampling": shared["sampling"],
+        "seed": shared["seed"],
+        "episodes": len(won),
+        "success": sum(won) / len(won),
+        "low": low,
+        "high": high,
+        "return": _mean(episode.total_reward for episode in episodes),
+        "steps": _mean(len(episode.steps) for episode in episodes),
+        "steps_to_success": _mean(len(episode.steps) for episode, w in zip(episodes, won, strict=True) if w),
+        **_attempts(list(tasks.values())),
+        **_illegal(episodes),
+    }
+
+
+def _attempts(tasks: Sequence[Sequence[bool]]) -> dict[str, float]:
+    """Compute pass@k for k = 2, 4, ... up to all attempts, averaged over tasks. Empty if each task was played once."""
+    most = min(map(len, tasks), default=1)
+    counts = sorted({*(2**i for i in range(1, most.bit_length()) if 2**i <= most), most} - {1})
+    found = {f"pass@{k}": sum(pass_at(k, len(won), sum(won)) for won in tasks) / len(tasks) for k in counts}
+    return {"tasks": len(tasks), **found} if found else {}
+
+
+def pass_at(k: int, attempts: int, wins: int) -> float:
+    """Estimate without bias the probability that at least one of k attempts wins (Chen et al. 2021, section 2.1).
+
+    The estimate is 1 - C(attempts - wins, k) / C(attempts, k).
+    """
+    return 1.0 - comb(attempts - wins, k) / comb(attempts, k)
+
+
+def _illegal(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return the share of steps in which a player named no legal action and a random one was taken. Empty if zero."""
+    choices = [step.choice for episode in episodes for step in episode.steps]
+    illegal = sum(turn is not None and turn.player == "illegal" for turn in choices)
+    return {"illegal": illegal / len(choices)} if illegal else {}
+
+
+def summarise(rows: Iterable[Row], confidence: float) -> list[Row]:
+    """Pool rows over their seeds: one row per arm, environment, split, stage and sampling."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in KEYS), []).append(row)
+    return [_pooled(key, group, confidence) for key, group in groups.items()]
+
+
+def _pooled(key: tuple[Any, ...], group: list[Row], confidence: float) -> Row:
+    episodes = sum(row["episodes"] for row in group)
+    tasks = [int(row.get("tasks") or row["episodes"]) for row in group]  # attempts at one task are not independent
+    won = round(sum(row["success"] * count for row, count in zip(group, tasks, strict=True)))
+    low, high = wilson(won, sum(tasks), confidence)
+    over_seeds = mean_interval([row["success"] for row in group], confidence)
+    if over_seeds is not None:
+        low, high = max(0.0, min(low, over_seeds[0])), min(1.0, max(high, over_seeds[1]))
+    names = ("success", "return", "steps", "steps_to_success")
+    means = {name: _mean(row[name] for row in group if row[name] is not None) for name in names}
+    pooled = {**dict(zip(KEYS, key, strict=True)), "seeds": len(group), "episodes": episodes}
+    more = [name for name in group[0] if name.startswith("pass@")]
+    more += ["illegal"] if any("illegal" in row for row in group) else []
+    means |= {name: _mean(row.get(name, 0.0) for row in group) for name in more}
+    return {**pooled, "success": means["success"], "low": low, "high": high, **means}
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    """Return the mean, or None without values. (An arm that never wins has no steps to success.)"""
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else None

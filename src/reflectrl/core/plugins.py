@@ -1,0 +1,160 @@
+"""Plug-ins: resolving a name to an object, by an installed package's entry point or by "package.module:Class".
+
+Our own wings are found in the same way as other packages, so the core names none of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import Any
+
+from reflectrl.core.types import UserError
+
+BY_PATH = ("envs", "rewards", "engines")
+"""Kinds of plug-ins that may be named by import path. In a recipe's file, such a name needs the user's trust."""
+ENGINE = ("submit", "news", "close", "env_worker")
+"""Methods of an engine, a class that makes artifacts and hosts environments elsewhere (`pipeline.workers.Engine`)."""
+
+MOVED = {"reflectrl.envs.adapter:GymTextEnv": "reflectrl.core.envs.adapter:GymTextEnv"}
+"""Old import paths in recipes and run folders, and the present ones."""
+
+
+def names(kind: str) -> list[str]:
+    """Return the short names that installed packages, including ours, announce for a kind ("envs", "verbs" ...)."""
+    return list(announced(kind))
+
+
+def announced(kind: str) -> dict[str, EntryPoint]:
+    """Map names to entry points of the group "reflectrl.KIND", sorted by name. Missing modules are left out."""
+    return dict(_announced(kind, tuple(sys.path)))
+
+
+@lru_cache
+def _announced(kind: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Read the entry points of all installed packages.
+
+    Cached, because reading takes milliseconds, and each new environment needs the entry points.
+    """
+    points = sorted(entry_points(group=f"reflectrl.{kind}"), key=lambda point: point.name)
+    return {point.name: point for point in points if _is_there(point.module)}
+
+
+def _is_there(module: str) -> bool:
+    """Return whether a module can be found. A wing's folder may have been removed."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # a package around it is gone
+        return False
+
+
+def brought(kind: str) -> list[Any]:
+    """Import all objects that installed packages announce for a kind, in the order of their names."""
+    return [resolve(kind, name) for name in names(kind)]
+
+
+def resolve(kind: str, name: str) -> Any:
+    """Import the object with this name.
+
+    Raises:
+        UserError: the name is unknown (the message suggests the nearest name), or importing failed.
+    """
+    if ":" in name and kind in BY_PATH:
+        look_here()
+        return _import(kind, name)
+    known = announced(kind)
+    if name not in known:
+        raise UserError(f"unknown {kind.rstrip('s')} {name!r}{suggestion(name, known)}")
+    return _import(kind, known[name].value)
+
+
+def resolve_class(kind: str, name: str, base: type) -> type[Any]:
+    """Import the class with this name. Anything else is refused and never called, since it might do anything.
+
+    Raises:
+        UserError: as `resolve`, or the object is not a class derived from `base`.
+    """
+    found = resolve(kind, name)
+    if not (inspect.isclass(found) and issubclass(found, base)):
+        what = f"the class {found.__name__}" if inspect.isclass(found) else f"a {type(found).__name__}"
+        raise UserError(f"{kind.rstrip('s')} {name!r} must be a class derived from {base.__name__}; it is {what}")
+    return found
+
+
+def resolve_engine(name: str) -> type[Any]:
+    """Import the engine with this name. Objects without all methods of an engine are refused and never called.
+
+    Raises:
+        UserError: as `resolve`, or the object is not an engine.
+    """
+    found = resolve("engines", name)
+    lacking = [f"{function}()" for function in ENGINE if not callable(getattr(found, function, None))]
+    if not inspect.isclass(found) or lacking:
+        what = f"it has no {lacking[0]}" if inspect.isclass(found) else f"it is a {type(found).__name__}"
+        raise UserError(f"engine {name!r} must be a class with submit(), news(), close() and env_worker(); {what}")
+    return found
+
+
+def look_here() -> None:
+    """Make modules of the current folder importable from now on, after everything that is installed.
+
+    Call this only when the user names such a module. Otherwise a file that happens to be in the current folder could
+    take the place of a library that is not installed.
+    """
+    if "" not in sys.path:
+        sys.path.append("")
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return ' (did you mean "x"?)' if a known word is similar, else ' (known: a, b, c)'."""
+    known = list(known)
+    near = difflib.get_close_matches(word, known, n=1)
+    if near:
+        return f" (did you mean {near[0]!r}?)"
+    return f" (known: {', '.join(known)})" if known else ""
+
+
+def _import(kind: str, target: str) -> Any:
+    target = MOVED.get(target, target)
+    module, _, attribute = target.partition(":")
+    what = f"{kind.rstrip('s')} plug-in {target!r} cannot be loaded"
+    if module.endswith(".py") or not all(map(str.isidentifier, module.split("."))):
+        raise UserError(f"{what}: a module is named by dots, without .py: package.module:Class")
+    try:
+        whole = found = importlib.import_module(module)
+        for part in filter(None, attribute.split(".")):
+            if not hasattr(found, part):
+                raise UserError(f"{what}: {module} has no {part!r}{_near(part, whole)}")
+            found = getattr(found, part)
+    except (KeyboardInterrupt, UserError):
+        raise
+    except BaseException as error:  # a plug-in may raise anything while it is imported
+        raise UserError(f"{what}: {one_line(error)}") from error
+    return found
+
+
+def _near(word: str, module: ModuleType) -> str:
+    """Suggest a similar name among the classes and functions that a module defines itself."""
+    own = [name for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__]
+    return suggestion(word, own)
+
+
+def reason(error: BaseException) -> str:
+    """Return the reason of an error in a few words: the system's text, else the message, else the error's type.
+
+    OSErrors that a library raises itself (for safetensors files or archives) have no text from the system.
+    """
+    words = getattr(error, "strerror", None) or str(error)
+    return " ".join(str(words).split()) or type(error).__name__
+
+
+def one_line(error: BaseException) -> str:
+    """Return an exception as one line: its type, and its message without line breaks."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,190 @@
+"""Play many episodes side by side: environments × players → episodes.
+
+The environments advance in lock-step. At each tick the reflector writes for every live episode, then the player chooses
+an action for each, then all environments step (in parallel if they live in worker processes). An environment whose
+episode has ended begins the next job at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from contextlib import closing as closed_in_the_end
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from reflectrl.core import distributed
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.envs.pool import EnvPool
+from reflectrl.core.envs.promises import raised
+from reflectrl.core.players.base import LiveEpisode, Player
+from reflectrl.core.types import Episode, Observation, Step, Task, UserError, named_seed
+
+
+@dataclass(frozen=True)
+class Start:
+    """Point inside an earlier episode: the seed of that episode, and its actions up to that point."""
+
+    seed: int
+    actions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Episode to be played: the task, and the seed of all its randomness.
+
+    With a `start`, the actions up to that point are repeated before the player acts for the first time. The environment
+    then draws the same random numbers as before, and only the player's random numbers come from the job's seed. With a
+    `horizon`, the episode is cut off after that many further steps, unless the environment ends it earlier.
+    """
+
+    task: Task
+    seed: int
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    start: Start | None = None
+    horizon: int = 0
+
+
+def rollout(
+    jobs: Iterable[Job],
+    make_env: Callable[[], TextEnv],
+    player: Player,
+    reflector: Player | None = None,
+    batch: int = 64,
+    reflect_probability: float = 1.0,
+) -> Iterator[Episode]:
+    """Play every job and yield its episode when it ends (not necessarily in the order of the jobs).
+
+    An episode depends only on its job and on the players' weights: not on `batch`, not on where the environments live,
+    and not on the other jobs (except for rounding in matrix products, which depends on their shape). If several
+    processes make an artifact together, each plays some of the jobs, and all of them yield all episodes.
+
+    Args:
+        make_env: function that makes an environment, called for each environment needed. All are closed in the end. An
+            `EnvPool` instead lends its environments, which may run in worker processes, and keeps them.
+        batch: largest number of episodes that are played at the same time.
+        reflector: player that writes before the other player chooses, or None.
+        reflect_probability: probability that the reflector writes at a step.
+
+    Raises:
+        UserError: an environment raised an exception, or a start cannot be reached again. Names environment and task.
+    """
+    if (team := distributed.team) is not None:
+        yield from team.play(
+            jobs, lambda stripe: rollout(stripe, make_env, player, reflector, batch, reflect_probability)
+        )
+        return
+    with ExitStack() as closing:
+        pool = make_env if isinstance(make_env, EnvPool) else None
+        for_each: Callable[..., Iterator[Any]] = pool.each if pool and pool.workers else map
+        waiting = iter(jobs)
+        free: list[TextEnv] = []
+        playing: list[tuple[LiveEpisode, Job]] = []
+        while True:
+            # Begin as many jobs as there is room for. Environment and players draw from separate streams of randomness.
+            fresh = list(islice(waiting, batch - len(playing)))
+            while len(free) < len(fresh):
+                free.append(closing.enter_context(pool.lend() if pool else closed_in_the_end(make_env())))
+            envs, tasks = [free.pop() for _ in fresh], [job.task for job in fresh]
+            rngs = [np.random.default_rng(named_seed(job.seed, "players")) for job in fresh]
+            begun: Iterable[tuple[list[Step], TimeStep]]
+            if any(job.start for job in fresh):
+                begun = for_each(begin, envs, tasks, [job.start or Start(job.seed, ()) for job in fresh])
+            else:
+                seeds = [named_seed(job.seed, "env") % 2**32 for job in fresh]
+                begun = [([], now) for now in for_each(advance, envs, tasks, [None] * len(fresh), seeds)]
+            for env, job, rng, (steps, now) in zip(envs, fresh, rngs, begun, strict=True):
+                playing.append((LiveEpisode(env, job.task, job.seed, rng, now.observation, steps=steps), job))
+            if not playing:
+                return
+
+            # The players speak and choose.
+            episodes = [live for live, _ in playing]
+            if reflector is not None:
+                always = reflect_probability >= 1
+                speaking = [live for live in episodes if always or live.rng.random() < reflect_probability]
+                for live, turn in zip(speaking, reflector.turns(speaking) if speaking else (), strict=True):
+                    live.turns.append(turn)
+            actions: list[int] = []
+            for live, turn in zip(episodes, player.turns(episodes), strict=True):
+                assert turn.choice is not None, "the acting player took a turn without a choice"
+                live.turns.append(turn)
+                actions.append(turn.choice)
+
+            # The environments step.
+            still_playing = []
+            stepped = for_each(advance, [live.env for live in episodes], [live.task for live in episodes], actions)
+            for (live, job), action, now in zip(playing, actions, stepped, strict=True):
+                live.steps.append(Step(live.observation, tuple(live.turns), action, now.reward, now.events))
+                live.turns, live.observation = [], now.observation
+                played = len(live.steps) - (len(job.start.actions) if job.start else 0)
+                live.truncated = now.truncated or (not now.done and played == job.horizon)
+                if now.done or live.truncated:  # handed over at once: the next environment may raise
+                    provenance = dict(job.provenance)
+                    yield Episode(job.task, tuple(live.steps), now.success, live.truncated, job.seed, provenance)
+                    free.append(live.env)
+                else:
+                    still_playing.append((live, job))
+            playing = still_playing
+
+
+class TimeStep(NamedTuple):
+    """Result of an environment's reset or step."""
+
+    observation: Observation
+    reward: float
+    done: bool
+    truncated: bool
+    success: bool
+    events: tuple[str, ...]
+
+
+def begin(env: TextEnv, task: Task, start: Start) -> tuple[list[Step], TimeStep]:
+    """Begin a task and repeat the actions of a start, in this process or in a worker.
+
+    Returns:
+        The steps up to the start, in which no player took a turn, and the environment's latest result.
+
+    Raises:
+        UserError: the environment raised an exception, or it behaved differently than before, so that an action is not
+            legal or the episode is already over.
+    """
+    now, steps = advance(env, task, None, named_seed(start.seed, "env") % 2**32), list[Step]()
+    for action in start.actions:
+        seen = now.observation
+        if now.done or action not in seen.actions:
+            reason = "the episode was over" if now.done else "it was not legal"
+            where = f"action {len(steps) + 1} of an earlier episode, {action!r:.60}"
+            raise UserError(
+                f"environment {type(env).__name__} cannot go through task {task.id!r} again: {where}: {reason}"
+            )
+        index = seen.actions.index(action)
+        now = advance(env, task, index)
+        steps.append(Step(seen, (), index, now.reward, now.events))
+    return steps, now
+
+
+def advance(env: TextEnv, task: Task, action: int | None, seed: int | None = None) -> TimeStep:
+    """Carry out a legal action, given by its index, or begin the task if the action is None.
+
+    Runs in this process or in a worker.
+
+    Raises:
+        UserError: the environment raised any exception, including `sys.exit` and other BaseExceptions. Names
+            environment and task. Only Ctrl-C passes through.
+    """
+    try:
+        if action is None:
+            reward, terminated, truncated = 0.0, False, False
+            _, info = env.reset(seed=seed, options={"task": task})
+        else:
+            _, reward, terminated, truncated, info = env.step(action)
+    except (UserError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise raised(type(env).__name__, task, error) from error
+    done, events = terminated or truncated, tuple(info["events"])
+    return TimeStep(info["observation"], reward, done, truncated, info["success"], events)

@@ -1,0 +1,188 @@
+"""Reflections from outcomes: find out by trying what to say about a state, if there is no analyst.
+
+In every state of a teaching episode, each legal action is tried several times: it is taken, and a policy plays on to
+the end. A template then tells which actions won. The best action also becomes the step's target. This is one step of
+policy improvement by rollouts (Tesauro & Galperin 1996, "On-line Policy Improvement using Monte-Carlo Search"). Steps
+of lost episodes become negative examples: wherever any action won, the right action is now known.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from reflectrl.core.envs.base import Snapshot, TextEnv
+from reflectrl.core.players.base import LiveEpisode, Player
+from reflectrl.core.rollout import advance
+from reflectrl.core.types import Episode, Step, Turn, named_seed
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Outcomes of an action in a state.
+
+    Attributes:
+        action: index among the legal actions.
+        won: number of continuations that won.
+        played: number of continuations.
+        mean_return: mean return of the continuations, including the action's own reward.
+    """
+
+    action: int
+    won: int
+    played: int
+    mean_return: float
+
+
+def with_outcomes(
+    episode: Episode, envs: Sequence[TextEnv], player: Player, count: int, actions: int = 0, seed: int = 0
+) -> Episode:
+    """Add reflections and targets from outcomes to an episode.
+
+    They are added to the labelled steps and, in a lost episode, to all steps, which become negative examples. If no
+    action ever won in a step, a step without a label is left unchanged, and a labelled step keeps its target.
+
+    Args:
+        envs: environments of the episode's kind. One continuation is played in each at the same time.
+        player: player of the continuations. It should sample, or all continuations of an action are the same.
+        count: number of continuations per action.
+        actions: largest number of actions tried in a state: the taken action, and the player's most probable ones. 0
+            tries all.
+        seed: seed of the continuations. Together with the episode's task it decides all randomness.
+
+    Raises:
+        UserError: the environment raised.
+    """
+    chosen = [i for i, step in enumerate(episode.steps) if step.label or not episode.success]
+    found = outcomes(episode, chosen, envs, player, count, actions, seed)
+    steps = [_told(step, found[i]) if i in found else step for i, step in enumerate(episode.steps)]
+    return replace(episode, steps=tuple(steps))
+
+
+def outcomes(
+    episode: Episode,
+    chosen: Sequence[int],
+    envs: Sequence[TextEnv],
+    player: Player,
+    count: int,
+    actions: int,
+    seed: int,
+) -> dict[int, list[Tried]]:
+    """Return the outcomes of the actions in some steps of an episode, by the step's index.
+
+    All actions of a state are tried with the same random numbers, so that differences come from the actions. Arguments
+    are as in `with_outcomes`.
+    """
+    starts = _snapshots(envs[0], episode)
+    options = _options(episode, chosen, envs[0], player, actions)
+    jobs = [(i, action, k) for i in chosen for action in options[i] for k in range(count)]
+    ends: dict[tuple[int, int], list[tuple[bool, float]]] = defaultdict(list)
+    for (i, action, _), won, earned in _played(jobs, starts, episode, envs, player, seed):
+        ends[i, action].append((won, earned))
+    return {
+        i: [
+            Tried(action, sum(won for won, _ in ends[i, action]), count,
+                  float(np.mean([earned for _, earned in ends[i, action]])))
+            for action in options[i]
+        ]
+        for i in chosen
+    }  # fmt: skip
+
+
+def best_of(tried: Iterable[Tried], preferred: int | None = None) -> int:
+    """Return the action that won most. Ties go to the preferred action, then the highest return, then the first."""
+    order = sorted(tried, key=lambda one: (-one.won, one.action != preferred, -one.mean_return, one.action))
+    return order[0].action
+
+
+def outcome_text(actions: Sequence[str], tried: Iterable[Tried], best: int) -> str:
+    """Write the reflection, such as "left: won 3 of 4; right: won 0 of 4; best: left"."""
+    parts = [f"{actions[one.action]}: won {one.won} of {one.played}" for one in tried]
+    return "; ".join([*parts, f"best: {actions[best]}"])
+
+
+def _told(step: Step, tried: Sequence[Tried]) -> Step:
+    """Add the reflection, and the target that it names, to a step."""
+    best = best_of(tried, step.target if step.label else None)
+    if max(one.won for one in tried) == 0 and not step.label:
+        return step
+    reflection = Turn("outcomes", outcome_text(step.observation.actions, tried, best))
+    turns = (reflection, *(turn for turn in step.turns if turn.choice is not None))
+    return replace(step, turns=turns, target=best, label=step.label or "negative")
+
+
+def _snapshots(env: TextEnv, episode: Episode) -> list[Snapshot]:
+    """Replay an episode, and return a snapshot of the environment before each step."""
+    noted = episode.provenance.get("env_seed")
+    chance = noted if isinstance(noted, int) else named_seed(episode.seed, "env") % 2**32
+    advance(env, episode.task, None, chance)
+    found = []
+    for step in episode.steps:
+        found.append(env.save())
+        advance(env, episode.task, step.action)
+    return found
+
+
+def _options(episode: Episode, chosen: Sequence[int], env: TextEnv, player: Player, most: int) -> dict[int, list[int]]:
+    """Return the actions to try in each of the chosen steps, in the order of listing."""
+    options = {i: list(range(len(episode.steps[i].observation.actions))) for i in chosen}
+    many = [i for i in chosen if most and len(options[i]) > most]
+    rng = np.random.default_rng(named_seed(episode.seed, "options"))
+    states = [
+        LiveEpisode(env, episode.task, episode.seed, rng, episode.steps[i].observation, steps=list(episode.steps[:i]))
+        for i in many
+    ]
+    for i, turn in zip(many, player.turns(states) if states else (), strict=True):
+        taken, probs = episode.steps[i].action, turn.probs or (0.0,) * len(options[i])
+        likely = sorted(options[i], key=lambda action: (action != taken, -probs[action], action))
+        options[i] = sorted(likely[:most])
+    return options
+
+
+Try = tuple[int, int, int]
+"""Index of a step, an action in it, and the number of the continuation."""
+
+
+def _played(
+    jobs: Iterable[Try],
+    starts: Sequence[Snapshot],
+    episode: Episode,
+    envs: Sequence[TextEnv],
+    player: Player,
+    seed: int,
+) -> Iterator[tuple[Try, bool, float]]:
+    """Play the continuations, one per environment at a time. Yield (the continuation, whether it won, its return)."""
+    waiting, free, playing = iter(jobs), list(envs), list[tuple[Try, LiveEpisode, float]]()
+    while True:
+        while free and (job := next(waiting, None)) is not None:
+            i, action, k = job
+            env, luck = free.pop(), np.random.default_rng(named_seed(seed, "luck", episode.task.id, i, k))
+            env.restore(starts[i])
+            env.np_random.bit_generator.state = luck.bit_generator.state
+            now = advance(env, episode.task, action)
+            rng = np.random.default_rng(named_seed(seed, "outcome", episode.task.id, i, action, k))
+            live = LiveEpisode(env, episode.task, episode.seed, rng, now.observation, steps=list(episode.steps[:i]))
+            live.steps.append(Step(episode.steps[i].observation, (), action, now.reward, now.events))
+            if now.done:
+                yield job, now.success, now.reward
+                free.append(env)
+            else:
+                playing.append((job, live, now.reward))
+        if not playing:
+            return
+        turns = player.turns([live for _, live, _ in playing])
+        still = []
+        for (job, live, earned), turn in zip(playing, turns, strict=True):
+            assert turn.choice is not None
+            now = advance(live.env, episode.task, turn.choice)
+            live.steps.append(Step(live.observation, (turn,), turn.choice, now.reward, now.events))
+            live.observation = now.observation
+            if now.done:
+                yield job, now.success, earned + now.reward
+                free.append(live.env)
+            else:
+                still.append((job, live, earned + now.reward))
+        playing = still

@@ -1,0 +1,1 @@
+"""Ways to learn: each beside its settings and its arms."""

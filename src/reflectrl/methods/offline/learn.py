@@ -1,0 +1,100 @@
+"""Offline learning from completions with rewards: likelihood, A-LoL and relatives, preferences. One linear loop.
+
+The loop serves text (samples with rewards) and agents (steps of logged episodes); `completions.py` scores both. The
+reference's log-probabilities and values were computed before (`reference_cache.py`), so one model is in memory.
+
+Sources: Baheti et al. 2024; for "archer", Zhou et al. 2024 (`utterance_critic.py`), whose offline form weights
+completions by exp(beta · advantage) without importance ratios, as here. Departures from the released code of Baheti et
+al.: each of their algorithms works with every kind of sampling, the loss does not depend on accumulation, and dropout
+is off, so ratios are 1 before the first step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from reflectrl.core import distributed
+from reflectrl.learn.optim import make_optimizers
+from reflectrl.learn.trainer import Metrics, Trainer, Verdict, linear
+from reflectrl.methods.offline.algorithms import DRAWN, PREFERENCES, items_of, losses_of, mean_loss, sampling_weights
+from reflectrl.methods.offline.completions import Dataset
+from reflectrl.methods.offline.config import OfflineConfig
+from reflectrl.methods.offline.reference_cache import ReferenceCache
+from reflectrl.methods.offline.reference_value import split
+from reflectrl.methods.offline.sampling import batches, scaled_steps
+from reflectrl.models.machine import release_memory
+
+Log = Callable[[Metrics], Verdict | None]
+Evaluate = Callable[[], Metrics]
+"""Function that scores the current model. The most important score comes first; higher is better."""
+
+
+def train_offline(
+    data: Dataset,
+    cache: ReferenceCache,
+    config: OfflineConfig,
+    seed: int,
+    log: Log,
+    state_folder: Path | None = None,
+    evaluate: Evaluate | None = None,
+) -> None:
+    """Train the model that the data is bound to, in place. It ends with the weights that scored best.
+
+    Args:
+        cache: the reference's log-probabilities and values on the same data.
+        log: receives one flat dictionary per evaluation, the first before any step. A truthy return value ends the
+            training.
+        state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
+        evaluate: scores the model. With None, checkpoints are compared by the loss on held-out prompts (or tasks),
+            which are then excluded from training.
+
+    Raises:
+        UserError: there is nothing to learn from: no preference, or no completion of positive weight.
+    """
+    items = train = items_of(data, config.algorithm)
+    if evaluate is None:
+        rows, held = split([data.units[item.rows[0]] for item in items], config.held_out, seed)
+        train, held_out = [items[i] for i in rows], [items[i] for i in held]
+    weights_N = sampling_weights(train, cache, config)
+    sampling = config.sampling if config.algorithm in DRAWN else "none"
+    steps = scaled_steps(config.steps, sampling, weights_N)
+    shared = {"steps": steps, "positive_share": float((weights_N > 0).float().mean())}
+    scale = config.preference_lr_scale if config.algorithm in PREFERENCES else 1.0
+    optimizers = make_optimizers(
+        data.completions.lm, replace(config, lr=config.lr * scale, muon_lr=config.muon_lr * scale)
+    )
+    trainer = Trainer(data.completions.lm, optimizers, config.max_grad_norm, state_folder)
+
+    def evaluated() -> Metrics:
+        scores = evaluate() if evaluate else {"eval_loss": mean_loss(data, cache, held_out, config)}
+        trainer.keep_if_best(list(scores.values()) if evaluate else [-scores["eval_loss"]])
+        return scores
+
+    if trainer.resumed is None:
+        log({"step": 0, **evaluated(), **shared})
+    drawn = batches(sampling, weights_N, config.batch_size, seed, skip=trainer.step)
+    while trainer.step < steps:
+        trainer.set_rate(linear(trainer.step, steps, config.warmup))
+        rows, terms = next(drawn), Metrics()
+        own = distributed.mine(rows)  # in a single process, all of them
+        for part in np.array_split(own, min(config.accumulate, len(own))) if own else ():
+            loss_N, noted = losses_of(data, cache, [train[i] for i in part], config)
+            loss = loss_N.sum() / len(rows)
+            trainer.backward(loss)
+            share = len(part) / len(rows)
+            parts = {"loss": float(loss.detach()), **{name: share * value for name, value in noted.items()}}
+            terms = {name: terms.get(name, 0.0) + value for name, value in parts.items()}
+        trainer.update(terms)
+        trainer.step += 1
+
+        if trainer.is_due(config.eval_every, steps):
+            verdict = log({"step": trainer.step, **evaluated(), **shared, **trainer.means()})
+            release_memory()
+            trainer.save(logged=trainer.step)
+            if verdict:
+                break
+    trainer.finish()

@@ -1,0 +1,63 @@
+"""`run --load RUN`: start from the trained players of another run, or of an exported agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from reflectrl.cli.run import RunOption
+from reflectrl.core.config import Recipe, read_recipe
+from reflectrl.core.types import UserError
+from reflectrl.runs.arms import BASE, chosen, played_model
+from reflectrl.runs.artifacts import CARD, POLICY, REFLECTOR
+
+
+@dataclass(frozen=True)
+class LoadPlayers(RunOption):
+    """The options `--load` and `--load-arm` of `reflectrl run`."""
+
+    load: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """Start from the trained players of this run folder, or of this exported agent. All seeds start from the same
+    players, which were trained with the run's first seed."""
+    load_arm: Annotated[str, tyro.conf.arg(metavar="ARM")] = ""
+    """Arm of that run whose players are loaded; the last trained arm if not given."""
+
+    def changed(self, recipe: Recipe, folder: Path) -> Recipe:
+        """Return the recipe with the loaded players as the initial models of their roles."""
+        if self.load is None:
+            if self.load_arm:
+                raise UserError("--load-arm names an arm of the run that --load names")
+            return recipe
+        policy, reflector = players_in(self.load, self.load_arm)
+        model = replace(recipe.model, policy=str(policy.resolve()))
+        model = replace(model, reflector=str(reflector.resolve())) if reflector else model
+        return replace(recipe, model=model, sft=replace(recipe.sft, policy_from="base"))
+
+
+def players_in(folder: Path, arm: str = "") -> tuple[Path, Path | None]:
+    """Return the folders of the policy and the reflector of a run or an exported agent; None if there is no reflector.
+
+    Args:
+        arm: the arm whose players are wanted; "" for the last trained arm of the run.
+
+    Raises:
+        UserError: there is no such run or arm, or it is not trained.
+    """
+    if (folder / CARD).is_file():
+        second = folder / REFLECTOR
+        return folder / POLICY, second if second.is_dir() else None
+    if not (folder / "recipe.toml").is_file():
+        raise UserError(f"--load: {folder} is neither a run folder nor an exported agent")
+    from reflectrl.runs.folder import RunFolder  # brings torch
+
+    recipe, run = read_recipe(folder / "recipe.toml"), RunFolder(folder)
+    seed = recipe.seeds[0]
+    for name, row in chosen([arm] if arm else recipe.arms[::-1], recipe).items():
+        policy = played_model(name, recipe) if row.player == "policy" else ""
+        if policy not in ("", BASE) and run.is_trained(seed, policy):
+            has_reflector = row.reflector not in ("", BASE) and run.is_trained(seed, row.reflector)
+            return run.checkpoint(seed, policy), run.checkpoint(seed, row.reflector) if has_reflector else None
+    raise UserError(f"--load: nothing is trained in {folder}" + (f" for the arm {arm!r}" if arm else ""))

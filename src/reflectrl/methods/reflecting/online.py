@@ -1,0 +1,231 @@
+"""RL of the reflector, with a policy that is fixed or learns as well: PPO (or REINFORCE) on reflections. One loop.
+
+Each update plays episodes with sampled reflections, credits every reflection with its episode's reward-to-go (or with
+its effect on the policy's choice), and follows the policy gradient of its tokens. Reflect-RL (Zhou et al. 2024) freezes
+the reflector; here it learns. A reflection is treated like an utterance in ArCHer (Zhou et al. 2024, arXiv 2402.19446):
+it is one action, whose tokens share its advantage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reflectrl.core.config import RLConfig
+from reflectrl.core.types import named_seed
+from reflectrl.learn import losses
+from reflectrl.learn.examples import Example, completion_logits
+from reflectrl.learn.online import SCHEDULES, Log, update
+from reflectrl.learn.trainer import Metrics, Model, Trainer
+from reflectrl.learn.value import ValueHead, make_critic
+from reflectrl.methods.reflecting.config import ReflectingConfig
+from reflectrl.methods.reflecting.rollouts import ReflectionRollouts, Reflections
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.machine import autocast, release_memory
+
+
+def train_reflector(
+    rollouts: ReflectionRollouts,
+    config: RLConfig,
+    settings: ReflectingConfig,
+    seed: int,
+    log: Log,
+    state_folder: Path | None = None,
+    both: bool = False,
+) -> None:
+    """Train the reflector of `rollouts` in place. It ends with the weights that did best on validation tasks.
+
+    Args:
+        rollouts: source of episodes and evaluations.
+        log: receives one flat dictionary per update, and one for the evaluation after the last update.
+        state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
+        both: True if the policy learns too. Both then end with the weights that did best together.
+    """
+    writer, reader = rollouts.speaker.lm, rollouts.lm
+    wants_critic = config.baseline == "critic"
+    critics: dict[str, ValueHead] = {}
+    for name, lm in {"reflection_critic": writer, **({"critic": reader} if both else {})}.items():
+        if wants_critic:
+            critics[name] = make_critic(lm.hidden_size, config.critic, named_seed(seed, name)).to(lm.device)
+    rates = [(writer.parameters(), settings.lr)] + ([(reader.parameters(), config.lr)] if both else [])
+    rates += [(list(critic.parameters()), config.critic_lr) for critic in critics.values()]
+    groups = [{"params": params, "lr": lr, "initial_lr": lr} for params, lr in rates]
+    optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
+    further: dict[str, Model | None] = {
+        "reference": rollouts.reference,
+        "reflector_reference": rollouts.reflector_reference,
+        **critics,
+    }
+    parts = {name: part for name, part in further.items() if part is not None}
+    learner: Model = Pair(writer, reader) if both else writer
+    trainer = Trainer(learner, [optimizer], config.max_grad_norm, state_folder, parts)
+    epochs = 1 if config.algorithm in losses.SINGLE_EPOCH else config.update_epochs
+    if trainer.resumed is not None:
+        rollouts.load(trainer.resumed)
+
+    while True:
+        metrics: dict[str, Any] = {"step": trainer.step, **rollouts.about()}
+        if trainer.is_due(config.eval_every, config.updates):
+            scores = rollouts.evaluate()
+            metrics |= scores
+            trainer.keep_if_best(list(scores.values()))
+            trainer.save(logged=trainer.step - 1, **rollouts.state())
+        if trainer.has_ended(config.updates):
+            break
+        if config.schedule != "constant":
+            trainer.set_rate(SCHEDULES[config.schedule](trainer.step, config.updates, config.warmup))
+        turn, before = whose_turn(trainer.step, settings.alternate if both else 0)
+        warming = wants_critic and before < config.critic_warmup
+        batch = rollouts.collect(trainer.step, critics.get("critic"))
+        if turn != "policy":
+            critic = critics.get("reflection_critic")
+            metrics |= update_reflector(trainer, rollouts, rollouts.reflections(critic), critic, epochs, warming)
+        if both and turn != "reflector":
+            metrics |= update(trainer, critics.get("critic"), batch, config, epochs, warming)
+        metrics |= rollouts.end_update()
+        release_memory()
+        trainer.step += 1
+        trainer.heed(log(metrics))
+    log(metrics)
+    trainer.finish()
+
+
+def whose_turn(step: int, alternate: int) -> tuple[str, int]:
+    """Return the players that learn in an update: "reflector", "policy", or "all" players that are trained.
+
+    Args:
+        alternate: updates per phase; 0 trains all in every update.
+
+    Returns:
+        The players, and the number of earlier updates in which they learned.
+    """
+    if not alternate:
+        return "all", step
+    turn, rounds = ("reflector", "policy")[step // alternate % 2], step // (2 * alternate)
+    return turn, rounds * alternate + step % alternate
+
+
+def update_reflector(
+    trainer: Trainer,
+    rollouts: ReflectionRollouts,
+    drawn: Reflections,
+    critic: ValueHead | None,
+    epochs: int,
+    warming: bool = False,
+) -> Metrics:
+    """Take an optimiser step per minibatch and epoch, accumulating its gradient over slices.
+
+    loss = policy loss − entropy_coef · entropy + kl_coef · KL(reflector ‖ reference) + critic_coef · value error.
+    The policy loss is a mean over tokens, or over reflections if each has one ratio. Entropy and KL are exact over the
+    vocabulary and averaged over tokens. The value error is a mean over reflections.
+
+    Args:
+        warming: True if only the critic learns.
+
+    Returns:
+        Metrics of the last epoch, with the prefix "reflection_", and the metrics of `drawn`.
+    """
+    config, settings, lm = rollouts.config, rollouts.settings, rollouts.speaker.lm
+    advantages_R = losses.normalise(drawn.advantages_R) if config.normalise else drawn.advantages_R
+    metrics: Metrics = {}
+    for _ in range(epochs if drawn.rows else 0):
+        metrics = {}
+        for slices in drawn.minibatches:
+            every, totals = [r for part in slices for r in part], Metrics()
+            tokens = sum(len(drawn.old_logp[r]) for r in every)
+            for part in slices:
+                rows = [drawn.rows[r] for r in part]
+                lengths = [len(row.ids) - row.start for row in rows]
+                share, token_share = len(part) / len(every), sum(lengths) / tokens
+                logp_MV, hidden_MD, labels_M = token_logp(lm, rows, settings.temperature)
+                chosen_M = logp_MV.gather(1, labels_M[:, None])[:, 0]
+                old_M = torch.tensor(list(chain.from_iterable(drawn.old_logp[r] for r in part))).to(chosen_M)
+                known = (chosen_M, old_M, advantages_R[part].to(chosen_M), lengths)
+                terms = policy_terms(*known, config, settings.ratio)
+                weight = token_share if settings.ratio == "token" else share
+                loss = weight * terms["policy_loss"]
+                noted = {name: weight * float(term.detach()) for name, term in terms.items()}
+                with torch.set_grad_enabled(settings.entropy_coef > 0):
+                    entropy = losses.entropy(logp_MV).mean()
+                noted["entropy"] = token_share * float(entropy.detach())
+                loss = loss - token_share * settings.entropy_coef * entropy
+                if rollouts.reflector_reference is not None:
+                    with torch.no_grad():
+                        reference_MV, _, _ = token_logp(rollouts.reflector_reference, rows, settings.temperature)
+                    kl = losses.categorical_kl(logp_MV, reference_MV).mean()
+                    noted["kl"] = token_share * float(kl.detach())
+                    loss = loss + token_share * settings.kl_coef * kl
+                if critic is not None:
+                    firsts = torch.tensor([0, *lengths[:-1]], device=lm.device).cumsum(0)
+                    values_R = critic(hidden_MD[firsts].detach())  # state at the prompt's end: blind to the reflection
+                    value_loss = losses.value_loss(values_R, drawn.returns_R[part].to(values_R))
+                    noted["value_loss"] = share * float(value_loss.detach())
+                    loss = (0.0 if warming else loss) + share * config.critic_coef * value_loss
+                loss.backward()
+                totals = {name: totals.get(name, 0.0) + value for name, value in noted.items()}
+            done, weight = trainer.update(totals), len(every) / len(drawn.rows)
+            metrics = {name: metrics.get(name, 0.0) + weight * value for name, value in done.items()}
+    return {f"reflection_{name}": value for name, value in metrics.items()} | drawn.metrics
+
+
+def policy_terms(
+    logp_M: Tensor, old_logp_M: Tensor, advantages_R: Tensor, lengths: Sequence[int], config: RLConfig, ratio: str
+) -> dict[str, Tensor]:
+    """Return the policy loss of R reflections with M tokens in all, and further metrics.
+
+    Args:
+        logp_M: log-probabilities of the tokens, with gradient.
+        old_logp_M: log-probabilities of the tokens when they were drawn.
+        advantages_R: advantages of the reflections, as constants.
+        lengths: number of tokens of each reflection.
+        ratio: "token" gives each token its own ratio and its reflection's advantage; "reflection" gives each reflection
+            one ratio, the geometric mean over its tokens (Zheng et al. 2025, "Group Sequence Policy Optimization").
+    """
+    loss = losses.POLICY_LOSSES[config.algorithm]
+    if ratio == "token":
+        counts_R = torch.tensor(lengths, device=logp_M.device)
+        return loss(logp_M, old_logp_M, advantages_R.repeat_interleave(counts_R), config)
+    logp_R, old_logp_R = (torch.stack([x_T.mean() for x_T in x_M.split(list(lengths))]) for x_M in (logp_M, old_logp_M))
+    return loss(logp_R, old_logp_R, advantages_R, config)
+
+
+def token_logp(lm: LanguageModel, rows: Sequence[Example], temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the distributions from which the tokens of these reflections were drawn, with gradient.
+
+    Returns:
+        For the M tokens of all rows, one row after another: log-probabilities (M, V) at the sampling temperature, the
+        hidden states (M, D) that they were computed from, and the tokens themselves (M,).
+    """
+    with autocast(lm.device, lm.mixed_play):  # the same precision as in sampling
+        logits_MV, hidden_MD, labels_M = completion_logits(lm, rows)
+    return (logits_MV / temperature).log_softmax(-1), hidden_MD, labels_M
+
+
+class Pair(nn.Module):
+    """Reflector and policy as one module, so that a trainer keeps and saves the best weights of both together.
+
+    They are two models, or two adapters of one frozen backbone.
+    """
+
+    def __init__(self, reflector: LanguageModel, policy: LanguageModel) -> None:
+        super().__init__()
+        self.players = {"reflector": reflector, "policy": policy}
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """Yield the parameters of both players."""
+        return chain.from_iterable(lm.parameters() for lm in self.players.values())
+
+    def state_dict(self, *_: Any, **__: Any) -> dict[str, Tensor]:  # type: ignore[override]
+        """Return the weights of both players. With adapters, the backbone is left out."""
+        return {f"{name}:{key}": t for name, lm in self.players.items() for key, t in lm.weights().items()}
+
+    def load_state_dict(self, state: Mapping[str, Any], *_: Any, **__: Any) -> None:  # type: ignore[override]
+        """Load weights that `state_dict` returned."""
+        for name, lm in self.players.items():
+            own = {key.partition(":")[2]: tensor for key, tensor in state.items() if key.startswith(f"{name}:")}
+            lm.load_weights(own)

@@ -1,0 +1,223 @@
+"""Rejection sampling of reflections: in each round, draw several per state, keep the best, and imitate it.
+
+This is expert iteration (Anthony et al. 2017) on reflections, or STaR (Zelikman et al. 2022) with a policy as the judge
+of rationales. A reflection can be scored without playing on from it, since its only effect is on the policy's next
+choice. So every action of a state is tried once for all of the state's reflections (`teach/outcomes.py`). The score of
+a reflection is the sum over actions a of pi(a | s, reflection) Q(s, a), without the variance of sampling an action.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reflectrl.core.config import RLConfig
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.players.base import LiveEpisode, Player
+from reflectrl.core.teach.outcomes import Tried, best_of, outcomes
+from reflectrl.core.types import Episode, Turn, named_seed
+from reflectrl.learn.curriculum import replayed
+from reflectrl.learn.examples import Example, shuffled_batches, summed_nll
+from reflectrl.learn.online import Log
+from reflectrl.learn.trainer import Trainer
+from reflectrl.methods.reflecting.config import ReflectingConfig
+from reflectrl.methods.reflecting.rollouts import ReflectionRollouts, reflector_prompts
+from reflectrl.methods.reflecting.sampled import forget
+from reflectrl.methods.values.features import choice_table
+from reflectrl.models.machine import release_memory
+from reflectrl.models.players import Policy
+from reflectrl.models.sharing import pack
+
+
+def train_rejection(
+    rollouts: ReflectionRollouts,
+    config: RLConfig,
+    settings: ReflectingConfig,
+    seed: int,
+    log: Log,
+    state_folder: Path | None = None,
+    *,
+    make_env: Callable[[], TextEnv],
+    batch: int = 64,
+) -> None:
+    """Train the reflector of `rollouts` in place. It ends with the weights that did best on validation tasks.
+
+    Args:
+        rollouts: source of evaluations, and of episodes in which states are found.
+        log: receives one flat dictionary per round, and one for the evaluation after the last round.
+        state_folder: folder of the state between rounds. A killed training repeats the round that it was in.
+        make_env: makes the environments of this process, in which actions are tried.
+        batch: number of these environments, and of reflections that are generated together.
+    """
+    lm = rollouts.speaker.lm
+    optimizer = torch.optim.AdamW(lm.parameters(), lr=settings.lr, weight_decay=config.weight_decay, fused=True)
+    trainer = Trainer(lm, [optimizer], config.max_grad_norm, state_folder)
+    if trainer.resumed is not None:
+        rollouts.load(trainer.resumed)
+    with ExitStack() as stack:
+        envs = [stack.enter_context(closing(make_env())) for _ in range(batch)]
+        while True:
+            metrics: dict[str, Any] = {"step": trainer.step, **rollouts.about()}
+            scores = rollouts.evaluate()
+            metrics |= scores
+            trainer.keep_if_best(list(scores.values()))
+            trainer.save(logged=trainer.step - 1, **rollouts.state())
+            if trainer.has_ended(settings.rounds):
+                break
+            round_seed = named_seed(seed, "round", trainer.step)
+            rollouts.collect(trainer.step, None)
+            episodes = rollouts.learned
+            drawn = draw_reflections(rollouts, draw_states(episodes, settings.states, round_seed), batch, round_seed)
+            values = try_actions(rollouts, episodes, list(drawn), envs, round_seed)
+            kept, gains = keep_best(rollouts, episodes, drawn, values)
+            batches = shuffled_batches([range(i, i + 1) for i in range(len(kept))], settings.batch_size, round_seed, 0)
+            for _ in range(settings.steps if kept else 0):
+                rows = [kept[i] for i in next(batches)]
+                tokens = sum(len(row.ids) - row.start for row in rows)
+                loss = summed_nll(lm, rows, pack) / tokens
+                loss.backward()
+                trainer.update({"reflection_loss": float(loss.detach())})
+            metrics |= {
+                "judged": sum(map(len, drawn.values())),
+                "kept": len(kept),
+                "gain": float(np.mean(gains or [0.0])),
+            }
+            metrics |= (trainer.means() if kept else {}) | rollouts.end_update()
+            release_memory()
+            trainer.step += 1
+            trainer.heed(log(metrics))
+    log(metrics)
+    trainer.finish()
+
+
+class Place(NamedTuple):
+    """Index of an episode, and index of a step in it."""
+
+    episode: int
+    step: int
+
+
+def draw_states(episodes: Sequence[Episode], most: int, seed: int) -> list[Place]:
+    """Draw at most `most` steps with distinct observations from the episodes; return them in order."""
+    places: dict[object, Place] = {}
+    for e, episode in enumerate(episodes):
+        for i in range(replayed(episode), len(episode.steps)):
+            places.setdefault(episode.steps[i].observation, Place(e, i))
+    found = list(places.values())
+    chosen = np.random.default_rng(seed).permutation(len(found))[:most]
+    return [found[i] for i in sorted(chosen.tolist())]
+
+
+def draw_reflections(
+    rollouts: ReflectionRollouts, places: Sequence[Place], batch: int, seed: int
+) -> dict[Place, list[Turn]]:
+    """Draw `settings.samples` reflections for each state, at the training temperature."""
+    wanted = [(place, k) for place in places for k in range(rollouts.settings.samples)]
+    drawn: dict[Place, list[Turn]] = defaultdict(list)
+    for first in range(0, len(wanted), batch):
+        part = wanted[first : first + batch]
+        lives = []
+        for (e, i), k in part:
+            episode, rng = rollouts.learned[e], np.random.default_rng(named_seed(seed, "reflection", e, i, k))
+            nowhere = cast("TextEnv", None)  # a reflector reads the observation only
+            lives.append(LiveEpisode(nowhere, episode.task, 0, rng, episode.steps[i].observation))
+        for (place, _), turn in zip(part, rollouts.drawing.turns(lives), strict=True):
+            drawn[place].append(turn)
+    return drawn
+
+
+def try_actions(
+    rollouts: ReflectionRollouts,
+    episodes: Sequence[Episode],
+    places: Sequence[Place],
+    envs: Sequence[TextEnv],
+    seed: int,
+) -> dict[Place, list[Tried]]:
+    """Try every action at these steps of episodes, and play on from there with the current reflector and policy."""
+    forget(rollouts.speaker)
+    player = Together(rollouts.speaker, rollouts.policy)
+    chosen: dict[int, list[int]] = defaultdict(list)
+    for e, i in places:
+        chosen[e].append(i)
+    found: dict[Place, list[Tried]] = {}
+    count = rollouts.settings.continuations
+    for e, steps in chosen.items():
+        tried = outcomes(episodes[e], steps, envs, player, count, 0, named_seed(seed, "outcomes", e))
+        found |= {Place(e, i): one for i, one in tried.items()}
+    played = sum(one.played for tried in found.values() for one in tried)
+    rollouts.played["episodes"] += played
+    rollouts.played["env_steps"] += played + player.turns_taken
+    return found
+
+
+@dataclass
+class Together:
+    """Reflector and policy as one player, for functions that take a single player."""
+
+    reflector: Player
+    policy: Policy
+    turns_taken: int = 0
+
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        """Return the policy's choices after a reflection on each state."""
+        for live, turn in zip(episodes, self.reflector.turns(episodes), strict=True):
+            live.turns = [turn]
+        chosen = self.policy.turns(episodes)
+        for live in episodes:
+            live.turns = []
+        self.turns_taken += len(episodes)
+        return chosen
+
+
+def keep_best(
+    rollouts: ReflectionRollouts,
+    episodes: Sequence[Episode],
+    drawn: dict[Place, list[Turn]],
+    values: dict[Place, list[Tried]],
+) -> tuple[list[Example], list[float]]:
+    """Select the best reflection of each state if it scores above the mean of the state's reflections.
+
+    Returns:
+        The selected reflections as examples of supervised learning, and their gains over the mean.
+    """
+    policy, settings = rollouts.policy, rollouts.settings
+    asked = [(place, turn) for place, turns in drawn.items() for turn in turns]
+    steps = {place: episodes[place.episode].steps[place.step] for place in drawn}
+    questions = [(policy.prompt(steps[p].observation, turn.text), steps[p].observation.actions) for p, turn in asked]
+    logp_NA = choice_table(policy, questions, max(len(actions) for _, actions in questions)).double()
+    scores: dict[Place, list[float]] = defaultdict(list)
+    for (place, _), logp_A in zip(asked, logp_NA, strict=True):
+        scores[place].append(judged(logp_A, values[place], settings.judge))
+    prompts = dict(zip(steps, reflector_prompts(rollouts.drawing, list(steps.values())), strict=True))
+    rows, gains = [], []
+    for place, turns in drawn.items():
+        best = int(np.argmax(scores[place]))
+        gain = scores[place][best] - float(np.mean(scores[place]))
+        if gain > 1e-6:
+            rows.append(Example((*prompts[place], *turns[best].token_ids), len(prompts[place])))
+            gains.append(gain)
+    return rows, gains
+
+
+def judged(logp_A: Tensor, tried: Sequence[Tried], judge: str) -> float:
+    """Return the score of a reflection, from the policy's log-probabilities after reading it.
+
+    Args:
+        logp_A: log-probabilities of the state's actions; padding is -inf.
+        tried: the continuations that were played from this state.
+        judge: "value" or "choice".
+
+    "value": the expected return, sum over actions of their probability times the mean return of their continuations.
+    "choice": the log-probability of the action whose continuations won most.
+    """
+    if judge == "choice":
+        return float(logp_A[best_of(tried)])
+    return sum(float(logp_A[one.action].exp()) * one.mean_return for one in tried)

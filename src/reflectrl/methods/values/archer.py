@@ -1,0 +1,126 @@
+"""ArCHer: a critic of single actions learns off-policy from all transitions; a policy gradient follows it. One loop.
+
+An update plays episodes, takes TD steps of the critic on the replay buffer, and then takes steps of the policy in
+states of the buffer. There, actions are weighted by Q(s, a) - V(s) instead of by the episode's return.
+
+Source: Zhou et al. 2024, "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL" (arXiv 2402.19446),
+with an action as an utterance. Departures: the critic reads hidden states of the frozen policy before RL, where the
+source trains an encoder; V and the policy learn from all listed actions, where the source samples one (for the policy,
+see `values.actor_actions`).
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reflectrl.core.config import RLConfig
+from reflectrl.core.types import named_seed
+from reflectrl.learn import losses
+from reflectrl.learn.online import Log
+from reflectrl.learn.rollouts import EpisodeRollouts, flatten
+from reflectrl.learn.trainer import Metrics, Trainer
+from reflectrl.methods.values.buffer import END, TransitionBuffer
+from reflectrl.methods.values.config import ValuesConfig
+from reflectrl.methods.values.critic import (
+    expected_value,
+    follow,
+    make_critic,
+    policy_gradient_loss,
+    td_loss,
+    td_targets,
+)
+from reflectrl.methods.values.features import choice_logp, choice_table
+from reflectrl.models.machine import release_memory
+from reflectrl.models.players import Policy
+
+
+def train_archer(
+    rollouts: EpisodeRollouts,
+    config: RLConfig,
+    values: ValuesConfig,
+    seed: int,
+    log: Log,
+    state_folder: Path | None = None,
+) -> None:
+    """Train the policy of `rollouts` in place. It ends with the weights that did best on validation tasks.
+
+    Args:
+        rollouts: source of episodes and evaluations.
+        log: receives one flat dictionary per update, and one for the evaluation after the last update.
+        state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
+    """
+    lm, policy, device = rollouts.lm, rollouts.policy, rollouts.lm.device
+    buffer = TransitionBuffer(values.buffer, Policy(lm.frozen_copy(), scoring=policy.scoring), config.temperature)
+    critic = make_critic(lm.hidden_size, seed).to(device)
+    target = deepcopy(critic).requires_grad_(False)
+    actor = torch.optim.AdamW(lm.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True)
+    fitting = torch.optim.AdamW(critic.parameters(), lr=config.critic_lr, fused=True)
+    parts = {"critic": critic, "target": target, "buffer": buffer}
+    trainer = Trainer(lm, [actor, fitting], config.max_grad_norm, state_folder, parts)
+    if trainer.resumed is not None:
+        rollouts.load(trainer.resumed)
+        buffer.load_questions(trainer.resumed["questions"])
+
+    while True:
+        metrics: dict[str, Any] = {"step": trainer.step, **rollouts.about()}
+        if trainer.is_due(config.eval_every, config.updates):
+            scores = rollouts.evaluate()
+            metrics |= scores
+            trainer.keep_if_best(list(scores.values()))
+            trainer.save(logged=trainer.step - 1, questions=buffer.questions, **rollouts.state())
+        if trainer.has_ended(config.updates):
+            break
+        rollouts.collect(trainer.step, None)
+        buffer.add(flatten(policy, rollouts.fresh, config.gamma, rollouts.paid), rollouts.fresh)
+        generator = torch.Generator().manual_seed(named_seed(seed, "archer", trainer.step))
+
+        # The critic: Q(s, a) ← r + gamma V'(s') and V(s) ← sum_a pi(a|s) Q'(s, a). Primed values are the target's.
+        drawn = buffer.draw(values.critic_steps * values.critic_batch, generator)
+        states_S, place_N = drawn.state_N.unique(return_inverse=True)
+        questions = [buffer.questions[i] for i in states_S.tolist()]
+        policy_SA = choice_table(policy, questions, buffer.prior_SA.shape[1]).to(device)
+        for rows in torch.arange(len(place_N)).split(values.critic_batch):
+            state_N, label_N, reward_N, next_N = (tensor[rows].to(device) for tensor in drawn)
+            states_ND, actions_NAD, _ = buffer.features(state_N)
+            with torch.no_grad():
+                following_N = target.values(buffer.features(next_N).states_ND)
+                targets_N = td_targets(reward_N, following_N, next_N == END, config.gamma)
+                mean_N = expected_value(policy_SA[place_N[rows]], target.lower_q(states_ND, actions_NAD))
+            q_2N = critic.q_values(states_ND, actions_NAD[torch.arange(len(rows)), label_N])
+            q_loss, v_loss = td_loss(q_2N, targets_N), losses.value_loss(critic.values(states_ND), mean_N)
+            (q_loss + v_loss).backward()
+            trainer.update({"critic_loss": float(q_loss.detach()), "value_loss": float(v_loss.detach())})
+            follow(target, critic, values.target_rate)
+        metrics |= trainer.means()
+
+        # The policy, in some of these states: Q(s, a) - V(s) weights the actions of the current policy.
+        states_SD, actions_SAD, prior_SA = buffer.features(states_S)
+        with torch.no_grad():
+            advantages_SA = critic.lower_q(states_SD, actions_SAD) - critic.values(states_SD)[:, None]
+        taken = values.actor_steps if trainer.step >= config.critic_warmup else 0
+        for rows in torch.randint(len(place_N), (taken, values.actor_batch), generator=generator):
+            totals: Metrics = {}
+            for places in place_N[rows].sort().values.split(config.minibatch):
+                logp_NA = choice_logp(policy, [questions[i] for i in places.tolist()])
+                listed, weights_NA = slice(logp_NA.shape[1]), logp_NA.detach().exp()
+                if values.actor_actions == "sampled":
+                    drawn_N = weights_NA.cpu().multinomial(1, generator=generator).to(device)
+                    weights_NA = torch.zeros_like(weights_NA).scatter_(1, drawn_N, 1.0)
+                terms = {"policy_loss": policy_gradient_loss(logp_NA, advantages_SA[places, listed], weights_NA)}
+                terms["entropy"] = losses.entropy(logp_NA).mean()
+                terms["kl"] = losses.categorical_kl(logp_NA, prior_SA[places, listed]).mean()
+                loss = terms["policy_loss"] - config.entropy_coef * terms["entropy"] + config.kl_coef * terms["kl"]
+                share = len(places) / len(rows)
+                (share * loss).backward()
+                totals = {name: totals.get(name, 0.0) + share * float(term.detach()) for name, term in terms.items()}
+            trainer.update(totals)
+        metrics |= (trainer.means() if taken else {}) | rollouts.end_update()
+        release_memory()
+        trainer.step += 1
+        trainer.heed(log(metrics))
+    log(metrics)
+    trainer.finish()

@@ -1,0 +1,352 @@
+"""The players that are language models: the policy, which chooses actions, and the reflector, which writes.
+
+The policy reads state, reflection and the numbered actions, and a single forward pass gives the probability of each
+action. It scores labels (single-prompt action enumeration, Reflect-RL, section on techniques) or the actions' texts.
+Only legal actions are scored, so an illegal action cannot be sampled. The reflector writes a short analysis of the
+state.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reflectrl.core.players.base import LiveEpisode
+from reflectrl.core.prompts import Prompt, policy_prompt, reflector_prompt, tokenize, words_prompt
+from reflectrl.core.types import Observation, Sampling, Turn, UserError
+from reflectrl.models.backend import Answers, Draw, Scoring, Written
+from reflectrl.models.generation import DraftModel
+from reflectrl.models.labels import Labels, find_labels
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.machine import is_mixed
+from reflectrl.models.sharing import CACHE, REUSE, WORKING, Ids, KVCache, KVCachePool, shared_length
+
+Actions = tuple[str, ...]
+Question = tuple[Ids, Actions]
+"""A prompt, and the actions to choose from."""
+
+IN_WORDS = "Action:"
+"""Last word of the prompt before an action's text."""
+
+Key = TypeVar("Key", bound=Hashable)
+Result = TypeVar("Result")
+
+
+def sampler(sampling: Sampling) -> Draw:
+    """Return a function for `backend.write` that draws tokens: greedily at temperature 0, else by nucleus sampling."""
+    return partial(draw, sampling=sampling)
+
+
+COLDEST = 1e-30
+"""Lowest temperature by which logits are divided. Below it, the quotients overflow float32."""
+
+
+def draw(logits_BV: Tensor, generators: Sequence[np.random.Generator], sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Draw a token per row (B,), with its log-probability (B,). Sampled rows take one number from their generator."""
+    if sampling.temperature == 0:
+        logp_BV = logits_BV.log_softmax(-1)
+        tokens = logp_BV.argmax(-1)
+        return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
+    logp_BV = nucleus(logits_BV / max(sampling.temperature, COLDEST), sampling.top_p).log_softmax(-1)
+    precise = torch.float32 if logits_BV.device.type == "mps" else torch.float64  # Apple's GPUs know no float64
+    uniform = torch.tensor([g.random() for g in generators], dtype=precise).to(logits_BV.device, non_blocking=True)
+    cumulative_BV = logp_BV.to(precise).exp().cumsum(-1)
+    tokens = torch.searchsorted(cumulative_BV, (uniform * cumulative_BV[:, -1])[:, None], right=True)[:, 0]
+    tokens = tokens.clamp(max=logits_BV.shape[-1] - 1)
+    return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
+
+
+def nucleus(logits_BV: Tensor, top_p: float) -> Tensor:
+    """Keep the smallest set of tokens whose probability reaches `top_p` (Holtzman et al. 2020). Set others to -inf."""
+    if top_p >= 1:
+        return logits_BV
+    ordered, index = logits_BV.sort(-1, descending=True)
+    probability = ordered.softmax(-1)
+    ordered = ordered.masked_fill(probability.cumsum(-1) - probability >= top_p, -torch.inf)
+    return torch.empty_like(logits_BV).scatter_(-1, index, ordered)
+
+
+class LanguagePlayer(Generic[Key, Result]):
+    """Base of policy and reflector. It caches results, so that equal prompts are computed once, and KV caches.
+
+    Args:
+        memory: largest number of cached results (the least recently used are dropped first). 0 computes even equal
+            prompts of a batch one by one. Call `clear_cache` whenever the weights change.
+        cache: largest number of bytes of KV caches kept between steps. 0 reads every prompt in full.
+
+    Attributes:
+        lookups: number of prompts so far.
+        hits: number of prompts answered from memory, or by an equal prompt of the same batch.
+        activation_bytes: bytes that a learner's pass keeps per token.
+        pool: KV caches of the packed backend (the plain backend keeps none).
+    """
+
+    packs = False
+    """True if prompts without a history are packed together. Otherwise each is read with its own KV cache."""
+
+    keeps = True
+    """Keep KV caches between steps. False when another process computes."""
+
+    def __init__(self, lm: LanguageModel, sampling: Sampling, memory: int, cache: int) -> None:
+        self.lm, self.sampling, self.memory = lm, sampling, memory
+        # On GPUs, caches are copied into padded batches, which takes memory too.
+        working = WORKING // (3 if lm.shortcuts.batched else 1)
+        self.activation_bytes = lm.activation_bytes
+        self.backend, self.pool = lm.backend, KVCachePool(lm.token_bytes, cache, working)
+        self.lookups = self.hits = 0
+        self._mixed = is_mixed(lm.device, lm.mixed_play)
+        self._results: OrderedDict[Key, Result] = OrderedDict()
+        self._opened = KVCache()
+
+    def clear_cache(self) -> None:
+        """Drop all cached results and KV caches. Call this when the weights have changed."""
+        self._results.clear()
+        self.pool.clear()
+        self._opened = KVCache()
+
+    def recall(
+        self, keys: Sequence[Key], episodes: Sequence[LiveEpisode], tokens: Sequence[int], remember: bool
+    ) -> list[Result]:
+        """Return the result of each key: cached if it is known, else computed.
+
+        Args:
+            tokens: for each key, the largest number of tokens that its KV cache may come to hold.
+            remember: True if equal keys have equal results. Otherwise each key is computed for its own episode.
+        """
+        self.lookups += len(keys)
+        found = {key: self._results[key] for key in keys if remember and key in self._results}
+        asked = list(range(len(keys)))
+        if remember:
+            asked = list({key: i for i, key in enumerate(keys) if key not in found}.values())
+            self.hits += len(keys) - len(asked)
+        new, playing = [keys[i] for i in asked], [episodes[i] for i in asked]
+        packed, results = self.keeps and self.lm.shortcuts.packed, list[Result]()
+        growing = [packed and self.pool.limit > 0 and bool(episode.observation.history) for episode in playing]
+        with torch.inference_mode(), torch.autocast(self.lm.device.type, torch.bfloat16, enabled=self._mixed):
+            if not packed or (self.packs and not any(growing) and self.lm.chat is None):
+                results = self._compute(new, playing, None) if new else []
+            else:
+                for rows, caches in self.pool.lend(playing, [tokens[i] for i in asked], growing):
+                    if self.lm.chat is not None:
+                        self._open([self.prompt_in(key) for key in new[rows]], caches)
+                    results += self._compute(new[rows], playing[rows], caches)
+        if not remember:
+            return results
+        found.update(zip(new, results, strict=True))
+        for key, result in found.items():
+            self._results[key] = result
+            self._results.move_to_end(key)
+        while len(self._results) > self.memory:
+            self._results.popitem(last=False)
+        return [found[key] for key in keys]
+
+    def _open(self, prompts: Sequence[Ids], caches: Sequence[KVCache]) -> None:
+        """Warm empty caches: encode the first prompt once, and copy the prefix that each prompt shares with it.
+
+        All prompts of a chat begin with the same instructions, and often with more, such as a map.
+        """
+        if not self._opened.ids:
+            self.backend.read(prompts[:1], caches=[self._opened])
+        for prompt, cache in zip(prompts, caches, strict=True):
+            if not cache.ids and (shared := shared_length(prompt, self._opened.ids)) >= REUSE:
+                cache.copy(self._opened, shared)
+
+    def prompt_in(self, key: Key) -> Ids:
+        """Return the tokens of a key's prompt."""
+        raise NotImplementedError
+
+    def _compute(
+        self, keys: Sequence[Key], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
+    ) -> list[Result]:
+        """Run the model on prompts whose results are not cached. Return one result per key."""
+        raise NotImplementedError
+
+
+class Policy(LanguagePlayer[Question, np.ndarray]):
+    """Player that chooses among the legal actions.
+
+    Args:
+        sampling: temperature 0 takes the most probable action.
+        shuffle_labels: list the actions in a random order at every step (enumeration only).
+        memory, cache: see `LanguagePlayer`.
+        scoring: "enumeration", or by the actions' texts ("sum", "token", "word", "trie"; see `text_scoring.py`).
+    """
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
+        shuffle_labels: bool = False,
+        memory: int = 50_000,
+        cache: int = CACHE,
+        scoring: Scoring = "enumeration",
+    ) -> None:
+        super().__init__(lm, sampling, memory, cache)
+        self.scoring, self.packs = scoring, scoring == "enumeration"
+        self.shuffle_labels = shuffle_labels and self.packs
+        self._opening = "" if lm.chat is None else lm.chat.after
+        self._labels = self.labels() if self.packs else Labels((), (), "")
+        self._answers: dict[Actions | int, Answers] = {}
+
+    def with_sampling(self, sampling: Sampling) -> Policy:
+        """Return the same player with other sampling settings, and its own caches."""
+        return Policy(self.lm, sampling, self.shuffle_labels, self.memory, self.pool.limit, self.scoring)
+
+    def labels(self, count: int | None = None) -> Labels:
+        """Return the tokenizer's labels for `count` actions, or all labels. Raise UserError if it has too few."""
+        return find_labels(self.lm.tokenizer, count, self._opening)
+
+    def answers(self, actions: Actions) -> Answers:
+        """Return the tokens of each action's answer: its label, in the order of listing, or its text."""
+        key = len(actions) if self.scoring == "enumeration" else actions
+        if key not in self._answers:
+            if self.scoring == "enumeration":
+                enough = len(actions) <= len(self._labels.token_ids)
+                labels = self._labels if enough else self.labels(len(actions))  # raises an error that says why
+                made = Answers(tuple((token,) for token in labels.token_ids[: len(actions)]), (1,) * len(actions))
+            else:
+                space, before = ("", self._opening) if self._opening else (" ", IN_WORDS)
+                ids = tuple((*self.lm.encode(space + action, before), self.lm.end) for action in actions)
+                made = Answers(ids, tuple(max(1, len(action.split())) for action in actions))
+            if len(self._answers) >= max(1, self.memory):
+                self._answers.clear()
+            self._answers[key] = made
+        return self._answers[key]
+
+    def action_tokens(self, actions: Actions) -> Ids:
+        """Return the tokens read after a prompt to score the actions: none for labels, else the tokens of all texts."""
+        return () if self.packs else tuple(chain.from_iterable(self.answers(actions).ids))
+
+    def prompt(self, observation: Observation, reflection: str | None, order: Sequence[int] = ()) -> Ids:
+        """Return the token ids of the prompt for a choice.
+
+        Args:
+            order: for each label, the index of its action; empty for the environment's order.
+        """
+        answers = self.answers(observation.actions)
+        if self.scoring != "enumeration":
+            return tokenize(self.lm, words_prompt(observation, reflection), reserve=max(map(len, answers.ids)))
+        history, rest = policy_prompt(observation, reflection, self._labels.texts, order)
+        return tokenize(self.lm, Prompt(history, rest + self._labels.gap))
+
+    def answer(self, actions: Actions, action: int, label: int) -> Ids:
+        """Return the tokens that choose an action that is listed under label number `label`."""
+        return self.answers(actions).ids[label if self.scoring == "enumeration" else action]
+
+    def logits(self, prompts: Sequence[Ids], actions: Sequence[Actions]) -> tuple[Tensor, Tensor]:
+        """Compute logits (P, A) of each prompt's actions, and hidden states (P, D) after it. Gradients flow.
+
+        They have the precision of play, so that learning starts from the probabilities of play. Rows of prompts with
+        fewer than A actions end in arbitrary numbers.
+        """
+        with torch.autocast(self.lm.device.type, torch.bfloat16, enabled=self._mixed):
+            return self.backend.score(prompts, [self.answers(listed) for listed in actions], self.scoring)
+
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        """Choose an action in each episode.
+
+        Greedy choices take a number from the episode's generator too, so that later random numbers do not depend on the
+        sampling settings.
+        """
+        orders, questions, tokens = [], list[Question](), []
+        for episode in episodes:
+            actions = episode.observation.actions
+            order = tuple(episode.rng.permutation(len(actions)).tolist()) if self.shuffle_labels else ()
+            reflection = next((turn.text for turn in episode.turns if turn.choice is None), None)
+            ids = self.prompt(episode.observation, reflection, order)
+            orders.append(order)
+            questions.append((ids, actions))
+            tokens.append(len(ids) + (0 if self.packs else sum(map(len, self.answers(actions).ids))))
+        turns, found = [], self.recall(questions, episodes, tokens, remember=self.memory > 0)
+        for episode, order, (_, actions), logits in zip(episodes, orders, questions, found, strict=True):
+            scaled = logits / (self.sampling.temperature or 1.0)
+            logp = scaled - np.logaddexp.reduce(scaled)
+            probs = np.exp(logp)
+            uniform = episode.rng.random() * probs.sum()
+            sampled = min(int(np.searchsorted(np.cumsum(probs), uniform, side="right")), len(probs) - 1)
+            label = int(np.argmax(logp)) if self.sampling.temperature == 0 else sampled
+            choice, listed = order[label] if order else label, probs
+            if order:
+                listed = np.empty_like(probs)
+                listed[list(order)] = probs
+            turn = Turn(
+                "policy",
+                actions[choice],
+                choice=choice,
+                order=order,
+                probs=tuple(round(float(p), 6) for p in listed),
+                token_ids=self.answers(actions).ids[label if self.packs else choice],
+                logprobs=(float(logp[label]),),
+                entropy=float(-(probs * logp).sum()),
+                sampling=self.sampling,
+            )
+            turns.append(turn)
+        return turns
+
+    def prompt_in(self, key: Question) -> Ids:
+        """Return the prompt without the actions."""
+        return key[0]
+
+    def _compute(
+        self, keys: Sequence[Question], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
+    ) -> list[np.ndarray]:
+        """Compute logits of the listed actions."""
+        prompts, answers = [ids for ids, _ in keys], [self.answers(actions) for _, actions in keys]
+        found, _ = self.backend.score(prompts, answers, self.scoring, caches, share=self.memory > 0)
+        rows = [row[: len(one.ids)] for row, one in zip(found.cpu(), answers, strict=True)]
+        if not all(row.isfinite().all() for row in rows):
+            raise UserError("the policy's logits are not finite: its weights are broken (a learning rate too high?)")
+        return [row.double().numpy() for row in rows]
+
+
+class Reflector(LanguagePlayer[Ids, Written]):
+    """Player that writes an analysis of the state, until end-of-text.
+
+    Args:
+        max_new_tokens: longest reflection, in tokens.
+        sampling: sampling settings. Greedy reflections are cached, since the model is frozen.
+        memory, cache: see `LanguagePlayer`.
+        speculative: decode speculatively, with guesses from earlier texts (faster, with the same result).
+    """
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        max_new_tokens: int = 100,
+        sampling: Sampling = Sampling(temperature=0.0),  # noqa: B008  (frozen)
+        memory: int = 50_000,
+        cache: int = CACHE,
+        speculative: bool = True,
+    ) -> None:
+        super().__init__(lm, sampling, memory, cache)
+        self.max_new_tokens, self.draw = max_new_tokens, sampler(sampling)
+        self.draft_model = DraftModel() if speculative else None
+
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        room = self.max_new_tokens
+        prompts = [tokenize(self.lm, reflector_prompt(episode.observation), reserve=room) for episode in episodes]
+        remember = self.memory > 0 and self.sampling.temperature == 0
+        written = self.recall(prompts, episodes, [2 * (len(ids) + room) for ids in prompts], remember)
+        texts = {ids: self.lm.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in dict(written)}
+        return [
+            Turn("reflector", texts[ids], token_ids=ids, logprobs=logprobs, sampling=self.sampling)
+            for ids, logprobs in written
+        ]
+
+    def prompt_in(self, key: Ids) -> Ids:
+        """Return the key, which is the whole prompt."""
+        return key
+
+    def _compute(
+        self, keys: Sequence[Ids], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
+    ) -> list[Written]:
+        """Continue each prompt with its episode's own generator, from which greedy decoding takes no numbers."""
+        generators = [episode.rng for episode in episodes]
+        return self.backend.write(keys, self.max_new_tokens, self.draw, generators, caches, self.draft_model)

@@ -1,0 +1,80 @@
+"""Execution of a recipe: a graph of artifacts. Each artifact is kept in the run folder once it is complete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reflectrl.core.config import Recipe
+from reflectrl.runs.arms import Arm, all_arms
+from reflectrl.runs.artifacts import STAGES, Artifact
+from reflectrl.core.plugins import names, suggestion
+from reflectrl.core.types import UserError
+
+if TYPE_CHECKING:  # players bring torch, which lists and help do without
+    from reflectrl.core.players.base import Player
+
+__all__ = [
+    "STAGES", "Arm", "Artifact", "all_arms", "graph_lines", "load_players", "precision_line", "require_known", "run",
+]  # fmt: skip
+
+
+def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
+    """Execute a recipe in a run folder, up to and including the stage `until`. Complete artifacts are kept.
+
+    Raises:
+        UserError: the folder belongs to another recipe, or some input of the user's is wrong.
+    """
+    from reflectrl.runs.runner import run_recipe  # torch is slow to import; lists and help do without
+
+    run_recipe(recipe, folder, until)
+
+
+def graph_lines(recipe: Recipe, folder: Path) -> list[str]:
+    """Return one line per artifact of a recipe: its inputs, and whether it exists already. Imports no torch."""
+    from reflectrl.runs.artifacts import State, listing
+    from reflectrl.runs.graph import pipeline_of
+
+    return listing(pipeline_of(recipe).graph(recipe), State.read(folder), recipe.plain())
+
+
+def require_known(recipe: Recipe, trusted: bool) -> None:
+    """Refuse unknown names: of the engine, of the environment, and of arguments of its class.
+
+    Nothing is made, and no data are read. Imports no torch.
+
+    Args:
+        trusted: True if code that the recipe names may be imported. Otherwise, checks that need this code are skipped.
+
+    Raises:
+        UserError: names the key, with the nearest known one.
+    """
+    from reflectrl.runs.graph import EnvironmentPipeline, pipeline_of
+
+    engine = recipe.engine
+    if engine != "local" and ":" not in engine and engine not in names("engines"):
+        raise UserError(f"unknown engine {engine!r}{suggestion(engine, ['local', *names('engines')])}")
+    name = recipe.env.get("name")
+    if name and pipeline_of(recipe) is EnvironmentPipeline and (trusted or ":" not in str(name)):
+        from reflectrl.core.envs import class_and_arguments  # gymnasium takes a moment to import
+
+        class_and_arguments(recipe.env)
+
+
+def precision_line(recipe: Recipe, folder: Path) -> str:
+    """Return one line about "auto" precision in a run; "" if it has no meaning. Imports no torch."""
+    from reflectrl.runs.artifacts import State
+    from reflectrl.runs.graph import pipeline_of
+    from reflectrl.runs.precision import note
+
+    return note(recipe, pipeline_of(recipe).graph(recipe), State.read(folder))
+
+
+def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tuple[Player, Player | None]:
+    """Load the acting player and the reflector (or None) of an arm that was trained in a run folder.
+
+    `trust` allows its models to run code of their own, if the run's recipe asks for that.
+    """
+    from reflectrl.runs.players import load_players as load
+
+    return load(folder, arm, seed, trust)

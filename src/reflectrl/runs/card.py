@@ -1,0 +1,86 @@
+"""Card of an exported agent, `agent.json`: its training environment, its settings of play, and its results.
+
+Quick to import.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from reflectrl.core.config import from_dict
+from reflectrl.core.config.folders import read_regular
+from reflectrl.core.config.rules import Count, Natural
+from reflectrl.runs.artifacts import CARD
+from reflectrl.core.plugins import reason
+from reflectrl.core.types import UserError
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class PlaySettings:
+    """Settings of the prompts and of scoring, as they were in training."""
+
+    scoring: Literal["enumeration", "sum", "token", "word", "trie"] = "enumeration"
+    reflection_tokens: Count = 100
+    shuffle_labels: bool = False
+    context: Natural = 512
+    """Longest sequence in tokens."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """Description and provenance of a trained agent."""
+
+    recipe: str = ""
+    arm: str = ""
+    seed: int = 0
+    commit: str = ""
+    """Version of reflectrl that made the results."""
+    environment: str = ""
+    """Name of the environment in which it was trained."""
+    play: PlaySettings = field(default_factory=PlaySettings)
+    env: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the environment (`TextEnv.card_settings`)."""
+    figures: tuple[Mapping[str, Any], ...] = ()
+    """Rows of `results.json` about the arm: split, stage, sampling, success with its interval ..."""
+
+    @property
+    def name(self) -> str:
+        """Recipe, arm and seed in a few words."""
+        return f"{self.recipe or 'unnamed'} ({self.arm}, seed {self.seed})" if self.arm else self.recipe or "unnamed"
+
+
+C = TypeVar("C", bound=Card)
+
+
+def write_card(folder: Path, card: Card) -> None:
+    """Write `agent.json` into an agent's folder."""
+    (folder / CARD).write_text(json.dumps({"schema": SCHEMA, **asdict(card)}, indent=1) + "\n", encoding="utf-8")
+
+
+def read_card(folder: Path, kind: type[C] = Card) -> C:  # type: ignore[assignment]
+    """Read `agent.json`.
+
+    Args:
+        kind: a card that knows more of its environment.
+
+    Raises:
+        UserError: the folder holds no agent, its card is damaged, or a newer reflectrl wrote it.
+    """
+    path = folder / CARD
+    try:
+        data = json.loads(read_regular(path))
+    except FileNotFoundError:
+        raise UserError(
+            f"{folder} is no agent's folder (it has no {CARD}); `reflectrl export-agent` makes one"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {reason(error)}") from error
+    if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
+        raise UserError(f"{path} is not of schema {SCHEMA}, which this version of reflectrl reads")
+    return from_dict(kind, data, str(path))

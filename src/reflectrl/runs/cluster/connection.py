@@ -1,0 +1,38 @@
+"""The connection of this process to a Ray cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from typing import Any
+
+from reflectrl.core.advice import install
+from reflectrl.core.plugins import one_line
+from reflectrl.core.types import UserError
+
+
+def connected() -> Any:
+    """Return the module `ray`, connected to the cluster of `RAY_ADDRESS`, to one on this machine, or to a new one here.
+
+    A worker of a cluster is connected already. Ray's own telemetry stays off if Ray is started here.
+
+    Raises:
+        UserError: Ray is not installed, or there is no cluster at that address.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise UserError(f"engine = 'ray' needs Ray; {install('ray')}") from error
+    if not ray.is_initialized():
+        address = os.environ.get("RAY_ADDRESS", "")
+        host, _, port = address.rpartition(":")
+        try:
+            if host and port.isdigit():  # Ray itself would go on trying for minutes
+                socket.create_connection((host, int(port)), timeout=10).close()
+            ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise UserError(f"engine = 'ray': no cluster at {address or 'this machine'}: {one_line(error)}") from error
+    return ray

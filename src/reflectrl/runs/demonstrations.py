@@ -1,0 +1,141 @@
+"""Recorded demonstrations as teaching episodes, and reflections that name the tried actions that won."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from itertools import islice
+from pathlib import Path
+
+from reflectrl.core.advice import option
+from reflectrl.core.config import Recipe
+from reflectrl.core.envs import make
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.episodes import EpisodeLog, drop_half_line, read_episodes, task_key
+from reflectrl.models.load import load_model
+from reflectrl.runs.arms import chosen
+from reflectrl.runs.artifacts import Artifact
+from reflectrl.runs.folder import Context, RunFolder
+from reflectrl.runs.players import make_policy
+from reflectrl.runs.progress import Tick
+from reflectrl.core.teach.outcomes import Tried, outcome_text, with_outcomes
+from reflectrl.core.teach.recorded import has_reflections, labelled, recorded, require_lessons
+from reflectrl.core.types import Episode, Sampling, UserError, named_seed
+
+SAMPLES = 500
+"""Number of made-up reflections for training a scratch tokenizer, before real ones exist."""
+
+
+def finished_lines(path: Path) -> int:
+    """Count the complete lines of a log, after cutting off a half-written last line that a kill has left."""
+    drop_half_line(path)
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
+
+
+def demonstrated(recipe: Recipe, env: TextEnv, seed: int, check: bool = False) -> dict[str, list[Episode]]:
+    """Return the recorded teaching episodes of a run, by split.
+
+    Args:
+        check: play them again in the environment.
+
+    Raises:
+        UserError: a log is missing, empty or damaged, or an episode does not fit the environment.
+    """
+    config, paths = recipe.teach, [Path(name) for name in recipe.teach.log]
+    parts = recorded(env, paths, seed, config.validation, check)
+    if config.tasks:
+        keys = list(dict.fromkeys(task_key(episode.task) for episode in parts["train"]))[: config.tasks]
+        parts["train"] = [episode for episode in parts["train"] if task_key(episode.task) in keys]
+    return parts
+
+
+def best_taught(recipe: Recipe) -> str:
+    """Return the arm that makes the most of a recipe's demonstrations.
+
+    It is the full method if reflections come from outcomes, or if all episodes that won have reflections. The log alone
+    decides, so that no code of an environment is run.
+
+    Raises:
+        UserError: a log is missing or damaged.
+    """
+    episodes = [labelled(episode) for name in recipe.teach.log for episode in read_episodes(Path(name))]
+    told = [
+        any(step.label and step.reflection is not None for step in episode.steps)
+        for episode in episodes
+        if episode.success
+    ]
+    return "reflect-rl" if recipe.teach.reflections == "outcomes" or (told and all(told)) else "no-reflection"
+
+
+def check_log(recipe: Recipe, run: RunFolder) -> None:
+    """Refuse demonstrations that do not fit the environment, or lack something that an arm needs.
+
+    If the run has already made its teaching episodes, they were checked at that time and are not played again: the
+    fingerprint says that the file is still the same.
+
+    Raises:
+        UserError: names the file and the line, or the arms.
+    """
+    arms = {name: arm for name, arm in chosen(recipe.arms, recipe).items() if arm.is_taught}
+    if recipe.teach.by != "log" or not arms:
+        return
+    env, paths = make(recipe.env), [Path(name) for name in recipe.teach.log]
+    for seed in recipe.seeds:
+        begun = all(run.teach(seed, split).is_file() for split in ("train", "validation"))
+        parts = demonstrated(recipe, env, seed, check=recipe.teach.check_log and not begun)
+        require_lessons(parts, paths, env.success_rule)
+        reading = [name for name, arm in arms.items() if arm.reflector]
+        if reading and recipe.teach.reflections == "given" and not has_reflections(parts):
+            names = f"arm{'s' * (len(reading) > 1)} {', '.join(map(repr, reading))}"
+            raise UserError(
+                f"{names} would need reflections, and {', '.join(recipe.teach.log)} has none for both training and "
+                "validation: type some (/reflect in `reflectrl play ENV --record FILE`), find them out "
+                f"({option('teach.reflections', 'outcomes')}), or take arms without a reflector: "
+                f"{option('arms', ['no-reflection'])}"
+            )
+
+
+# ---- reflections from outcomes ---------------------------------------------------------------------------------------
+
+
+def outcomes(context: Context, artifact: Artifact, tick: Tick) -> None:
+    """Builder: try actions in a split's teaching episodes, and write reflections that name the winning ones.
+
+    After each tried action, the policy without reflections plays to the end. An unfinished log is continued.
+    """
+    recipe, run, seed, split = context.recipe, context.run, artifact.seed, artifact.name
+    episodes, path = list(read_episodes(run.teach(seed, split))), run.outcomes(seed, split)
+    lm = load_model(run.checkpoint(seed, "plain"), recipe.model, "policy", named_seed(seed, "plain"))
+    policy = make_policy(recipe, lm, Sampling(1.0))
+    done, count, most = finished_lines(path), recipe.teach.outcome_episodes, recipe.teach.outcome_actions
+    with ExitStack() as stack:
+        envs = [stack.enter_context(closing(make(recipe.env))) for _ in range(recipe.eval.batch)]
+        log = stack.enter_context(EpisodeLog(path))
+        for i, episode in islice(enumerate(episodes), done, None):
+            policy.clear_cache()  # a continued log computes in the same batches as an undisturbed one
+            log.append(with_outcomes(episode, envs, policy, count, most, named_seed(seed, "outcomes", i)))
+            tick(i + 1, len(episodes), "")
+
+
+def remaining_outcomes(context: Context, artifact: Artifact) -> bool:
+    """Tell whether a log of outcomes is incomplete."""
+    run, seed, split = context.run, artifact.seed, artifact.name
+    return finished_lines(run.outcomes(seed, split)) < finished_lines(run.teach(seed, split))
+
+
+def sample_outcomes(recipe: Recipe, path: Path) -> list[str]:
+    """Return reflections like those that `outcomes` will write, with made-up numbers: text for a scratch tokenizer."""
+
+    def sampled() -> Iterator[str]:
+        count, most = recipe.teach.outcome_episodes, recipe.teach.outcome_actions
+        for number, step in enumerate(step for episode in read_episodes(path) for step in episode.steps):
+            listed = step.observation.actions
+            start = number % len(listed)
+            options = sorted({(start + k) % len(listed) for k in range(most or len(listed))})
+            tried = [Tried(action, (number + action) % (count + 1), count, 0.0) for action in options]
+            yield outcome_text(listed, tried, options[0])
+
+    return list(islice(sampled(), SAMPLES))

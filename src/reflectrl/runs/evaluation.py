@@ -1,0 +1,278 @@
+"""Evaluation of an arm: it plays the tasks of every split, stage and sampling, each into a separate log."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from reflectrl.core import distributed
+from reflectrl.core.advice import option
+from reflectrl.core.config import Recipe
+from reflectrl.core.envs import make
+from reflectrl.core.envs.base import SPLITS, TextEnv
+from reflectrl.core.envs.pool import EnvPool
+from reflectrl.core.envs.teacher import ABILITIES
+from reflectrl.core.episodes import EpisodeLog, check_disjoint, drop_half_line, read_episodes
+from reflectrl.learn.curriculum import Curriculum
+from reflectrl.learn.exploration import Pay
+from reflectrl.models.labels import require_labels
+from reflectrl.runs.arms import BASE, chosen, played_model
+from reflectrl.runs.artifacts import Artifact
+from reflectrl.runs.folder import OTHER_TASKS, Context, RunFolder
+from reflectrl.runs.players import Models, load_models, seated
+from reflectrl.runs.progress import Tick
+from reflectrl.core.players import Player
+from reflectrl.core.plugins import suggestion
+from reflectrl.core.rollout import Job, advance, rollout
+from reflectrl.core.types import Episode, Task, UserError, named_seed
+
+Timings = list[dict[str, Any]]
+Attempt = tuple[str, int]
+"""A task's id, and the number of the attempt (from 0)."""
+
+CHUNK = 256
+"""Evaluation episodes after which the players start again with empty caches.
+
+The last digits of a probability depend on what is computed in the same batch, and so on what is cached. When a log is
+continued, its unfinished chunk is played again from the chunk's beginning, in the same batches as in an uninterrupted
+run. So both write the same bytes, and a kill costs at most the time of one chunk.
+"""
+
+
+@dataclass(frozen=True)
+class EvaluationLog:
+    """One log of an arm: its file, and the tasks that belong in it."""
+
+    path: Path
+    split: str
+    stage: str
+    sampling: str
+    tasks: tuple[Task, ...]
+    repeats: int = 1
+
+    def wanted(self) -> list[Attempt]:
+        """Return the attempts that belong in the log: every task once, then every task again, and so on."""
+        return [(task.id, number) for number in range(self.repeats) for task in self.tasks]
+
+    def left(self) -> set[Attempt]:
+        """Return the attempts that are missing in the log."""
+        drop_half_line(self.path)
+        done = {attempt_of(episode) for episode in read_episodes(self.path)} if self.path.exists() else set()
+        return set(self.wanted()) - done
+
+
+def attempt_of(episode: Episode) -> Attempt:
+    """Return the task and the number of the attempt that an evaluation episode belongs to."""
+    return episode.task.id, int(episode.provenance.get("repeat", 0))
+
+
+def evaluations(recipe: Recipe, run: RunFolder, env: TextEnv, seed: int, name: str) -> Iterator[EvaluationLog]:
+    """Yield all evaluation logs of an arm: one per split, stage and sampling."""
+    for split in recipe.eval.splits:
+        for stage in recipe.eval.stages or (env.stages[-1],):
+            tasks = tuple(env.tasks(split, stage)[: recipe.eval.episodes or None])
+            for sampling in recipe.eval.sampling:
+                path = run.evaluation(name, seed, split, stage, sampling)
+                yield EvaluationLog(path, split, stage, sampling, tasks, recipe.eval.repeats)
+
+
+@distributed.on_all_ranks
+def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
+    """Builder: play one arm on every split, stage and sampling. Unfinished logs are continued. Returns timings."""
+    recipe, seed, name = context.recipe, artifact.seed, artifact.name
+    env, timings = make(recipe.env), Timings()
+    models = load_models(recipe, context.run, seed, name)
+    planned = list(evaluations(recipe, context.run, env, seed, name))
+    origin = provenance(recipe, name)
+    with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
+        for number, log in enumerate(planned):
+            about = {"arm": name, "seed": seed, "split": log.split, "sampling": log.sampling, **origin}
+            start, count, work = time.perf_counter(), 0, Work(models)
+
+            def players(temperature: float, work: Work = work) -> tuple[Player, Player | None]:
+                return work.watch(seated(context, name, seed, models, temperature))
+
+            for _ in _play(recipe, log, about, envs, players):
+                count += 1
+                tick(number, len(planned), f"{log.split} {log.stage} {log.sampling}, {count} episodes")
+            if count:
+                seconds = (time.perf_counter() - start) / count
+                shown = {key: about[key] for key in ("arm", "seed", "split", "sampling")}
+                timings.append({**shown, "stage": log.stage, "episodes": count, "seconds": seconds, **work.done()})
+            tick(number + 1, len(planned), f"{log.split} {log.stage} {log.sampling}")
+    return timings
+
+
+def remaining_tasks(context: Context, artifact: Artifact) -> bool:
+    """Tell whether an arm still has tasks to play."""
+    env = make(context.recipe.env)
+    logs = evaluations(context.recipe, context.run, env, artifact.seed, artifact.name)
+    return any(log.left() for log in logs)
+
+
+def check_env(recipe: Recipe) -> str:
+    """Refuse splits, stages, teachers and milestones that the environment lacks, and tasks that are in two splits.
+
+    Returns:
+        The digest of its tasks.
+
+    Raises:
+        UserError: names the key, the arms or the task.
+    """
+    env, rl = make(recipe.env), recipe.rl
+    check_teacher(recipe, env)
+    if any(
+        arm.rl is not None for arm in chosen(recipe.arms, recipe).values()
+    ):  # these refuse what RL would fail at later
+        Curriculum(env.stages, rl.curriculum, rl.updates, rl.gate)
+        Pay(rl, env)
+    if is_labelled(recipe) and (tasks := env.tasks("train")):
+        require_labels(len(advance(env, tasks[0], None, 0).observation.actions))
+    for stage in recipe.eval.stages:
+        if stage not in env.stages:
+            raise UserError(f"eval.stages: unknown stage {stage!r}{suggestion(stage, env.stages)}")
+    for split in recipe.eval.splits:
+        if not env.tasks(split):
+            raise UserError(f"eval.splits: the environment has no tasks in {split!r}")
+    for stage in env.stages:
+        held = [task for split in ("validation", "test") for task in env.tasks(split, stage)]
+        check_disjoint((Episode(task, (), False, False, 0) for task in env.tasks("train", stage)), held)
+        validation = (Episode(task, (), False, False, 0) for task in env.tasks("validation", stage))
+        check_disjoint(validation, env.tasks("test", stage))
+    return digest_of_tasks(env)
+
+
+def is_labelled(recipe: Recipe) -> bool:
+    """Tell whether some arm's policy chooses actions by their labels."""
+    plays = any(arm.player == "policy" for arm in chosen(recipe.arms, recipe).values())
+    return plays and recipe.play.scoring == "enumeration"
+
+
+def digest_of_tasks(env: TextEnv) -> str:
+    """Return a digest of an environment's tasks: of all stages and splits, in their order."""
+    tasks = [env.tasks(split, stage) for stage in env.stages for split in SPLITS]
+    listed = [[(task.id, task.payload) for task in part] for part in tasks]
+    return hashlib.sha256(json.dumps(listed, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def require_same_tasks(recipe: Recipe, tasks: str) -> None:
+    """Refuse an environment that lists other tasks here than in the process that began the run (with that digest).
+
+    Raises:
+        UserError: names the environment.
+    """
+    if tasks and digest_of_tasks(make(recipe.env)) != tasks:
+        raise UserError(f"environment {recipe.env['name']!r}: {OTHER_TASKS}")
+
+
+def check_teacher(recipe: Recipe, env: TextEnv) -> None:
+    """Refuse arms that need an expert, analyst, oracle or baseline if the environment's teacher has none.
+
+    Raises:
+        UserError: names the arms and the missing ability.
+    """
+    has, teach = set(env.teacher.abilities()), recipe.teach
+    needed: dict[str, list[str]] = {ability: [] for ability in ABILITIES}
+    for name, arm in chosen(recipe.arms, recipe).items():
+        if arm.is_taught and teach.by == "teacher":
+            needed["expert"].append(name)
+        if arm.is_taught and arm.reflector and (teach.by, teach.reflections) == ("teacher", "given"):
+            needed["analyst"].append(name)
+        if arm.player in ABILITIES:
+            needed["expert" if arm.player == "oracle" and "oracle" not in has else arm.player].append(name)
+    for ability, names in needed.items():
+        if names and ability not in has:
+            arms = f"arm{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
+            about = f"{type(env).__name__} has no {ability}, which {arms} would need"
+            shown = option("teach", {"by": "log", "log": ["demos.jsonl"]})
+            raise UserError(
+                f"{about}; give its teacher one (docs/own-environment.md), teach by demonstrations (`reflectrl play "
+                f"ENV --record demos.jsonl`, then {shown} {option('arms', ['no-reflection'])}), or "
+                f"leave them out: {option('arms', ['rl-only'])}"
+            )
+
+
+def provenance(recipe: Recipe, name: str) -> dict[str, Any]:
+    """Return the provenance of an arm's episodes: base model, trained players, endpoint, and package versions."""
+    arm, played = chosen([name], recipe)[name], played_model(name, recipe)
+    model = recipe.model.source_of("policy") if arm.player == "policy" else None
+    versions = {package: version(package) for package in ("reflectrl", "torch", "transformers")}
+    policy = None if played in ("", BASE) else played
+    asked = {"endpoint": arm.asked} if arm.asked else {}
+    return {"model": model, "policy": policy, "reflector": arm.reflector or None, **asked, "versions": versions}
+
+
+def _play(
+    recipe: Recipe,
+    log: EvaluationLog,
+    about: dict[str, Any],
+    envs: EnvPool,
+    players: Callable[[float], tuple[Player, Player | None]],
+) -> Iterator[Episode]:
+    """Play the missing attempts of a log, and append them to it."""
+    left = distributed.first(log.left)
+    log.path.parent.mkdir(parents=True, exist_ok=True)
+    temperature = 0.0 if log.sampling == "greedy" else 1.0
+    with EpisodeLog(log.path) as file:
+        tasks, wanted = {task.id: task for task in log.tasks}, log.wanted()
+        for start in range(0, len(wanted), CHUNK):
+            chunk = wanted[start : start + CHUNK]
+            if left.isdisjoint(chunk):
+                continue
+            jobs = [_job(tasks[name], number, log, about) for name, number in chunk]
+            batch = min(recipe.eval.batch, len(jobs))
+            for episode in rollout(jobs, envs, *players(temperature), batch):
+                if attempt_of(episode) in left:
+                    file.append(episode)
+                yield episode
+
+
+def _job(task: Task, number: int, log: EvaluationLog, about: dict[str, Any]) -> Job:
+    """Return the job of an attempt at a task. Attempt 0 is the same as in a run without repeats."""
+    names = (about["seed"], "eval", task.id, log.sampling)
+    return Job(task, named_seed(*names, number), {**about, "repeat": number}) if number else Job(
+        task, named_seed(*names), about
+    )  # fmt: skip
+
+
+class Work:
+    """Counts what the models of an arm compute from now on, and how much their caches save."""
+
+    def __init__(self, models: Models | None) -> None:
+        self.models = dict(zip(("policy", "reflector"), models or (), strict=False))
+        self.before = {role: lm.counters.copy() for role, lm in self.models.items() if lm is not None}
+        self.players: dict[str, list[Any]] = {"policy": [], "reflector": []}
+
+    def watch(self, players: tuple[Player, Player | None]) -> tuple[Player, Player | None]:
+        """Count the cache hits of these players as well."""
+        for role, player in zip(self.players, players, strict=True):
+            self.players[role].append(player)
+        return players
+
+    def done(self) -> dict[str, Any]:
+        """Return by role: tokens read, reused, written and guessed; prompts looked up and found in the cache; peak
+        cache size.
+        """
+        return {role: self._of(role) for role in self.before}
+
+    def _of(self, role: str) -> dict[str, int]:
+        lm, players = self.models[role], self.players[role]
+        assert lm is not None
+        counters = lm.counters.since(self.before[role])
+        asked, remembered = (sum(getattr(player, name) for player in players) for name in ("lookups", "hits"))
+        return {
+            "read": counters.encoded,
+            "reused": counters.reused,
+            "written": counters.decoded,
+            "guessed": counters.drafted,
+            "asked": asked,
+            "remembered": remembered,
+            "kept_bytes": max((player.pool.peak for player in players), default=0),
+        }

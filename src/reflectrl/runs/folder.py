@@ -1,0 +1,145 @@
+"""A run folder: its paths, the recipe it belongs to, and the lock that keeps other processes out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from reflectrl.core.advice import option
+from reflectrl.core.config import Recipe, read_recipe, to_toml
+from reflectrl.core.config.folders import locked, no_link, refuse_links
+from reflectrl.core.config.trust import needing_trust, remember
+from reflectrl.learn.checkpoint import recover, write_text
+from reflectrl.models.cards import CARD
+from reflectrl.runs.artifacts import Graph, State, refuse_other_settings
+from reflectrl.runs.precision import decide, decided
+from reflectrl.core.plugins import one_line
+from reflectrl.core.types import UserError
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths of a run. A checkpoint's folder exists only if it is complete."""
+
+    path: Path
+
+    def teach(self, seed: int, split: str) -> Path:
+        return self.path / "episodes" / f"teach-seed{seed}-{split}.jsonl"
+
+    def random_play(self, seed: int) -> Path:
+        """Episodes of random play, in runs without a teacher."""
+        return self.path / "episodes" / f"random-seed{seed}.jsonl"
+
+    def outcomes(self, seed: int, split: str) -> Path:
+        """Teaching episodes whose reflections name the winning actions."""
+        return self.path / "episodes" / f"outcomes-seed{seed}-{split}.jsonl"
+
+    def evaluation(self, arm: str, seed: int, split: str, stage: str, sampling: str) -> Path:
+        return self.path / "episodes" / f"eval-{arm}-seed{seed}-{split}-{stage}-{sampling}.jsonl"
+
+    def log(self, seed: int) -> Path:
+        """Log of episodes that offline learning writes and learns from."""
+        return self.path / "episodes" / f"offline-seed{seed}.jsonl"
+
+    def checkpoint(self, seed: int, name: str) -> Path:
+        return self.path / "checkpoints" / f"seed{seed}" / name
+
+    def learner(self, seed: int, name: str) -> Path:
+        """State of an unfinished training."""
+        return self.path / "checkpoints" / f"seed{seed}" / f"{name}.learner"
+
+    def metrics(self, seed: int, name: str) -> Path:
+        """Metrics of a single training; `metrics.jsonl` has the metrics of all trainings."""
+        return self.path / "metrics" / f"seed{seed}-{name}.jsonl"
+
+    def is_trained(self, seed: int, name: str) -> bool:
+        recover(self.checkpoint(seed, name))
+        return (self.checkpoint(seed, name) / CARD).is_file()
+
+    @property
+    def timings(self) -> Path:
+        """Wall-clock times. They are kept apart from the results, which are identical for two runs of a recipe."""
+        return self.path / "timings.jsonl"
+
+
+OTHER_TASKS = "tasks are the same in every process, but it lists others than when the run began (a set, or hash()?)"
+
+
+@dataclass(frozen=True)
+class Context:
+    """The recipe and the run folder, as builders of artifacts get them.
+
+    Attributes:
+        tasks: the digest of the environment's tasks; "" if there is no environment.
+    """
+
+    recipe: Recipe
+    run: RunFolder
+    tasks: str = ""
+
+    def with_precision(self, precision: str) -> Self:
+        """Return the same with "on" or "off" where [model] says "auto"."""
+        return replace(self, recipe=replace(self.recipe, model=decided(self.recipe.model, precision)))
+
+
+def unusable(folder: Path, error: OSError) -> UserError:
+    """Return the one-line error for an operating system's error about a file of the run."""
+    about = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else one_line(error)
+    return UserError(f"run folder {folder}: {about}")
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Lock the run folder within the block. The lock ends with the process, even if the process is killed.
+
+    Raises:
+        UserError: another process holds the lock, or the folder contains symbolic links, through which a run would
+            write elsewhere.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    refuse_links(folder)
+    with open(folder / ".lock", "a+", encoding="utf-8", opener=no_link) as file:
+        if not locked(file):
+            file.seek(0)
+            who = file.read().strip() or "unknown"
+            raise UserError(
+                f"another process ({who}) is at work in {folder}; wait for it, or use another {option('folder')}"
+            )
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def claim(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> State:
+    """Write the recipe into the run folder, unless the folder's content was made with other settings.
+
+    From now on, the recipe's names are trusted in this folder, since they were trusted before the run began.
+
+    Args:
+        tasks: the digest of the environment's tasks, which has to stay the same.
+
+    Returns:
+        The state of the folder.
+
+    Raises:
+        UserError: the folder holds another training. The message names the first key that differs, or the tasks.
+    """
+    for old in folder.glob("checkpoints/*/*.old"):  # a kill came while a checkpoint was replaced
+        if old.suffixes != [".learner", ".old"]:
+            recover(old.with_suffix(""))
+    path = folder / "recipe.toml"
+    before = read_recipe(path).plain() if path.is_file() else None
+    state = State.read(folder)
+    refuse_other_settings(graph, state, before, recipe.plain())
+    if state.tasks and tasks and state.tasks != tasks:
+        raise UserError(f"{folder}: environment {recipe.env['name']!r}: {OTHER_TASKS}; use another {option('folder')}")
+    state.tasks = tasks or state.tasks
+    decide(state, recipe.model, graph)
+    write_text(path, to_toml(recipe))
+    remember(path, needing_trust(recipe.plain()))
+    return state

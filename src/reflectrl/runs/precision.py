@@ -1,0 +1,69 @@
+"""The meaning of "auto" precision in a run: decided once, noted in `state.json`, and kept wherever the run goes on.
+
+The recipe keeps its "auto", so fingerprints, forks and exported agents do not depend on where a run began. Builders get
+a recipe in which "on" or "off" stands instead, and so do processes, ranks and machines that make a run's artifacts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from reflectrl.core.config import ModelConfig, Recipe
+from reflectrl.models.processor import processor
+from reflectrl.runs.artifacts import Graph, State
+
+KEYS = ("mixed_precision", "mixed_play")
+
+
+def auto_keys(model: ModelConfig) -> list[str]:
+    """Return the keys of [model] that are "auto"; none where models are divided, which no precision is mixed for."""
+    return [] if model.shard else [key for key in KEYS if getattr(model, key) == "auto"]
+
+
+def decide(state: State, model: ModelConfig, graph: Graph) -> None:
+    """Note what "auto" means in a run, if models are used and it has not been noted before.
+
+    Raises:
+        UserError: this machine has no such device.
+    """
+    from reflectrl.models.load import pick_device  # brings torch, which a dry run does without
+    from reflectrl.models.machine import is_mixed
+
+    if not state.auto_precision and auto_keys(model) and uses_models(graph):
+        state.auto_precision = "on" if is_mixed(pick_device(model.device), "auto") else "off"
+
+
+def decided(model: ModelConfig, precision: str) -> ModelConfig:
+    """Return [model] with "on" or "off" where it says "auto"; as it is where nothing is decided ("")."""
+    chosen: dict[str, Any] = dict.fromkeys(auto_keys(model), precision) if precision else {}
+    return replace(model, **chosen)
+
+
+def in_run(model: ModelConfig, folder: Path) -> ModelConfig:
+    """Return [model] of the run in a folder as that run computes."""
+    return decided(model, State.read(folder).auto_precision)
+
+
+def uses_models(graph: Graph) -> bool:
+    """Return whether a run loads any model."""
+    return any("model" in artifact.settings for artifact in graph.values())
+
+
+def note(recipe: Recipe, graph: Graph, state: State) -> str:
+    """Return the line of a dry run about "auto" precision, or "". Imports no torch, so it cannot ask a GPU."""
+    keys = " and ".join(f"model.{key}" for key in auto_keys(recipe.model))
+    if not keys or not uses_models(graph):
+        return ""
+    if state.auto_precision:
+        return f'{keys}: "auto" means "{state.auto_precision}" in this run, as {state.path} says'
+    fast, device = processor().bfloat16, recipe.model.device
+    if device.startswith("cuda"):
+        meaning = '"on" if the GPU has bfloat16'
+    elif device not in ("auto", "cpu"):
+        meaning = f'"off" on {device}'
+    else:
+        meaning = f'"on", since this processor has {fast}' if fast else '"off": this processor has no fast bfloat16'
+    elsewhere = " (a GPU, if there is one, is asked when the run begins)" if device == "auto" else ""
+    return f'{keys}: "auto" will mean {meaning}{elsewhere}'

@@ -1,0 +1,67 @@
+"""The progress of a run: bars with the remaining time on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
+
+from reflectrl.core.terminal import harmless, printable_line
+
+Tick = Callable[[int, int, str], None]
+"""Function that is called with (done, total, note) while an artifact is made."""
+
+QUIET_SECONDS = 15.0
+"""Shortest time (s) between two plain lines about an artifact."""
+
+
+class Board:
+    """One progress bar per artifact that is being made. `tick` may be called as often as you like."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._bars: dict[str, TaskID] = {}
+        self._said: dict[str, float] = {}
+        self._streams = ExitStack()
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=16),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}", markup=False, table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
+            TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+            console=console,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> Board:
+        self._progress.start()
+        self._streams.enter_context(harmless())  # what is printed meanwhile goes through rich, which would obey colours
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._streams.close()
+        self._progress.stop()
+
+    def tick(self, artifact: str, done: int, total: int, note: str) -> None:
+        """Show that `done` of `total` units of an artifact are finished."""
+        name, note = printable_line(artifact), printable_line(note)
+        if not self.console.is_terminal:
+            self._plain(name, done, total, note)
+        elif name not in self._bars:
+            self._bars[name] = self._progress.add_task(name, total=total, completed=done, note=note)
+        else:
+            self._progress.update(self._bars[name], completed=done, total=total, note=note)
+
+    def _plain(self, name: str, done: int, total: int, note: str) -> None:
+        now = time.monotonic()
+        if done < total and now - self._said.setdefault(name, now) < QUIET_SECONDS:
+            return
+        self._said[name] = now
+        print(f"{name}: {done}/{total} {note}".rstrip(), flush=True)

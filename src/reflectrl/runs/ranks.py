@@ -1,0 +1,238 @@
+"""A run on several ranks, which torchrun or accelerate has started with the same command.
+
+The first rank leads: it holds the run folder, goes through the graph, writes, and prints. The other ranks wait until it
+names an artifact to be made together, do their share, and wait again. Their own files go to a temporary folder. A rank
+that fails leaves a message for the others before it ends, so that one line is printed and no rank waits in vain.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+
+from reflectrl.core.config import Recipe
+from reflectrl.core.distributed import PATIENCE, LostRank, Team, launched, together
+from reflectrl.runs.artifacts import Artifact, Graph
+from reflectrl.runs.folder import Context, RunFolder
+from reflectrl.runs.progress import Tick
+from reflectrl.runs.workers import Timings, function, make
+from reflectrl.core.plugins import one_line
+from reflectrl.core.terminal import printable_line
+from reflectrl.core.types import UserError
+
+ARRIVAL = 900.0
+"""Seconds within which all ranks have to join. Machines of a cluster start at different moments."""
+UNDECIDED = "-"
+"""Message for "auto" precision that has no meaning in a run, since "" says that the run ends."""
+LOOK = 0.05
+"""Seconds between two checks whether the first rank has named the next artifact."""
+
+
+@dataclass(frozen=True)
+class FollowersFolder(RunFolder):
+    """A run folder for ranks other than the first: they read there, and write to a temporary folder."""
+
+    scratch: Path
+
+    def evaluation(self, arm: str, seed: int, split: str, stage: str, sampling: str) -> Path:
+        return self._elsewhere(super().evaluation(arm, seed, split, stage, sampling))
+
+    def learner(self, seed: int, name: str) -> Path:
+        return self._elsewhere(super().learner(seed, name))
+
+    def metrics(self, seed: int, name: str) -> Path:
+        return self._elsewhere(super().metrics(seed, name))
+
+    @property
+    def timings(self) -> Path:
+        return self._elsewhere(super().timings)
+
+    def _elsewhere(self, path: Path) -> Path:
+        return self.scratch / path.relative_to(self.path)
+
+
+class Ranks:
+    """The processes of a launch, as one of them sees them. Made by `joined`.
+
+    Attributes:
+        team: rank and number of the processes, for learners.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        if recipe.processes > 1 or recipe.engine != "local":
+            raise UserError(
+                "several ranks make one artifact after another, together: set processes = 1 and engine = 'local'"
+            )
+        patience = timedelta(seconds=recipe.rank_timeout)
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):  # the machine's name may lead nowhere
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+        try:
+            store, rank, size = next(dist.rendezvous("env://", timeout=timedelta(seconds=ARRIVAL)))
+            self.store, self.team, self._made = dist.PrefixStore("reflectrl", store), Team(rank, size), 0
+            self.store.add("here", 1)
+            self._wait(lambda: self.store.add("here", 0) == size, ARRIVAL)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
+        except (RuntimeError, ValueError) as error:
+            raise UserError(f"the processes of this launch do not find each other: {one_line(error)}") from error
+
+    def refuse_undivided(self, recipe: Recipe, graph: Graph) -> None:
+        """Raise UserError if models are to be sharded, but the first rank alone would train one of them."""
+        for artifact in graph.values() if recipe.model.shard else ():
+            if artifact.training and not is_shared(artifact):
+                about = (
+                    f"{artifact.key} is learned by the first process alone, which would have to hold the whole model"
+                )
+                raise UserError(f"model.shard: {about}; leave its arm out, or set model.shard = false")
+
+    def make(self, context: Context, artifact: Artifact, tick: Tick) -> Timings:
+        """Make an artifact, with all ranks together if its builder supports that. Called by the first rank."""
+        if not is_shared(artifact):
+            return make(context, artifact, tick)
+        self._say(artifact.key)
+        with together(self.team):
+            return make(context, artifact, tick)
+
+    def lead(self, precision: str) -> None:
+        """Tell the others what "auto" precision means in this run, before the first artifact."""
+        self._say(precision or UNDECIDED)
+
+    def follow(self, context: Context, graph: Graph) -> None:
+        """Do this rank's share of each artifact that the first rank names, until there are no more."""
+        if not (precision := self._heard()):
+            return  # the first rank has ended before it made anything
+        context = context.with_precision(precision.replace(UNDECIDED, ""))
+        with tempfile.TemporaryDirectory(prefix="reflectrl-rank-") as scratch:
+            context = replace(context, run=FollowersFolder(context.run.path, Path(scratch)))
+            (Path(scratch) / "episodes").mkdir()
+            while key := self._heard():
+                with together(self.team):
+                    make(context, graph[key], _silently)
+
+    def _say(self, what: str) -> None:
+        self.store.set(f"next {self._made}", what)
+        self._made += 1
+
+    def _heard(self) -> str:
+        """Return the next artifact's key from the first rank; "" after the last one."""
+        with _lost():
+            while not self.store.check([f"next {self._made}"]):
+                time.sleep(LOOK)
+            self._made += 1
+            return self.store.get(f"next {self._made - 1}").decode()
+
+    # ---- how it ends -------------------------------------------------------------------------------------------------
+
+    def part(self) -> None:
+        """Disconnect from the others, the last rank first.
+
+        No connection is then closed at both ends at once, which once made a first rank abort at its end. And the
+        store, which may live in the first rank, outlives the other ranks.
+        """
+        with suppress(RuntimeError):
+            if self.team.rank == 0:
+                self._say("")
+            if self.team.rank == 0 or dist.is_initialized():
+                self._wait(lambda: self.store.add("gone", 0) >= self.team.size - 1 - self.team.rank)
+            self._close()
+            self.store.add("gone", 1)
+        self._close()
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """End with an error, so that the ranks together print it only once.
+
+        Raises:
+            UserError, or the error itself: on the first rank, which prints it.
+            SystemExit: on the others. If the first rank is gone, one of them has printed the error.
+        """
+        told = ""
+        with suppress(ValueError):  # not the main thread
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is ending; launchers kill who takes too long
+        try:
+            if self.team.rank and not isinstance(error, LostRank | KeyboardInterrupt):
+                if not isinstance(error, UserError):  # a bug keeps its traceback
+                    traceback.print_exception(error)
+                self.store.set(
+                    "failed", f"process {self.team.rank}: {error if isinstance(error, UserError) else one_line(error)}"
+                )
+            if self.team.rank:
+                self._close()
+                self._wait(lambda: self.store.add("said", 0) > 0)
+            is_first = self.store.add("said", 1) == 1
+            self._close()  # the first rank has said that it will speak before the others learn that it is gone
+            if isinstance(error, LostRank | KeyboardInterrupt) and self.store.check(["failed"]):
+                told = self.store.get("failed").decode()
+        except RuntimeError:  # the store is gone, and the first rank with it
+            is_first = self.team.rank == 1
+        self.part()
+        if self.team.rank == 0 and is_first:
+            raise UserError(told) if told else error
+        if is_first:
+            said = "interrupted; the same command goes on" if isinstance(error, KeyboardInterrupt) else one_line(error)
+            said = str(error) if isinstance(error, UserError) else said
+            sys.stderr.write(f"reflectrl: {printable_line(told or said)}\n")
+        raise SystemExit(2) from error
+
+    def _wait(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+        end = time.monotonic() + seconds
+        while not condition() and time.monotonic() < end:
+            time.sleep(LOOK)
+
+    def _close(self) -> None:
+        """Close the connections, so that ranks which wait for this one learn that it is gone."""
+        if dist.is_initialized():
+            with suppress(RuntimeError):
+                dist.destroy_process_group()
+
+
+def is_shared(artifact: Artifact) -> bool:
+    """Tell whether all ranks make an artifact together."""
+    return getattr(function(artifact.build), "on_all_ranks", False)
+
+
+@contextmanager
+def joined(recipe: Recipe) -> Iterator[Ranks | None]:
+    """Yield the ranks of this launch, until the block ends on all of them; None if the process was started alone.
+
+    Raises:
+        UserError: it was started alone, and models are to be sharded; or the ranks do not find each other.
+    """
+    if launched()[1] == 1:
+        if recipe.model.shard:
+            raise UserError("model.shard divides a model among processes; start several with torchrun (docs/scale.md)")
+        yield None
+        return
+    ranks = Ranks(recipe)
+    try:
+        yield ranks
+    except BaseException as error:
+        ranks.fail(error)
+    ranks.part()
+
+
+@contextmanager
+def _lost() -> Iterator[None]:
+    """Report errors of the store, within the block, as the loss of the first rank, where the store lives."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise LostRank("the first process of this run ended; the same command goes on") from error
+
+
+def _silently(done: int, total: int, note: str) -> None:
+    """Show nothing: the first rank shows the progress."""

@@ -1,0 +1,248 @@
+"""Read a run folder for the report: recipe, results and metrics. Missing parts are None or empty.
+
+`results.json` holds no times, so that two runs of one recipe write the same results. Times are in `timings.jsonl`: one
+line per evaluation with its seconds per episode, and one line with the time at which the results were finished. Here
+they are joined with the results, unless those have their own `seconds` or `created`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from reflectrl.core.config.files import parse_toml
+from reflectrl.core.config.folders import read_regular
+from reflectrl.core.plugins import one_line
+from reflectrl.core.types import UserError
+
+T = TypeVar("T")
+REFERENCES = ("random", "expert", "oracle", "baseline")
+"""Arms that learn nothing, for comparison. They are never marked as the best."""
+ARMS = (*REFERENCES, "sft", "sft-no-reflection", "rl-only", "no-reflection", "no-negatives", "reflect-rl")
+"""The usual arms, in the order in which the page shows them. Other arms follow in order of appearance."""
+SHARED = "shared"
+"""Name for curves that belong to no single arm, such as the curves of a reflector that several arms use."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One line of results: an arm on one split, stage and sampling. Numbers that were not recorded are None.
+
+    `success`, `low` and `high` are shares in [0, 1]. The row of a single seed has `seed`; a row that is pooled over
+    seeds has their number, `seeds`. `shares` holds further shares by name, if there are any: "pass@2", "illegal".
+    """
+
+    arm: str
+    split: str
+    stage: str
+    sampling: str
+    success: float
+    low: float | None = None
+    high: float | None = None
+    mean_return: float | None = None
+    steps: float | None = None
+    seconds: float | None = None
+    episodes: int | None = None
+    seed: int | None = None
+    seeds: int | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Results:
+    """The contents of results.json. `summary` is pooled over seeds; it equals `rows` if they were not pooled."""
+
+    recipe: str
+    commit: str
+    hardware: str
+    created: str
+    env: Mapping[str, Any]
+    confidence: float | None
+    rows: tuple[Score, ...]
+    summary: tuple[Score, ...]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One line of metrics.jsonl: the finite numbers logged at one step. `kind` names the training ("rl", "sft")."""
+
+    arm: str
+    kind: str
+    seed: int
+    step: int
+    stage: str
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything about a run except its episodes.
+
+    `recipe` is the plain TOML. It is not checked against today's recipe classes, so that old runs can still be viewed.
+    """
+
+    name: str
+    recipe: Mapping[str, Any]
+    recipe_text: str
+    results: Results | None
+    metrics: tuple[Metric, ...]
+    times: tuple[Mapping[str, Any], ...] = ()
+    """Lines of timings.jsonl."""
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run folder, as far as it is complete.
+
+    Raises:
+        UserError: the folder is missing, or one of its files is corrupt (named, with the reason).
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a run folder: there is no such folder")
+    recipe, text = read_recipe(folder / "recipe.toml")
+    results, metrics = read_results(folder / "results.json"), read_metrics(folder / "metrics.jsonl")
+    times = read_lines(folder / "timings.jsonl", dict, "JSON")
+    if results is not None:
+        results = with_times(results, times)
+    return Run(folder.resolve().name, recipe, text, results, metrics, tuple(times))
+
+
+def read_recipe(path: Path) -> tuple[dict[str, Any], str]:
+    """Read the recipe's values and its text, both empty if there is no file.
+
+    Raises UserError if it is not valid TOML.
+    """
+    if not path.exists():
+        return {}, ""
+    try:
+        text = read_regular(path).decode("utf-8")
+        return parse_toml(text), text
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid TOML: {one_line(error)}") from error
+
+
+def read_results(path: Path) -> Results | None:
+    """Read the results; None if there is no file. Raises UserError with the file's name and the problem."""
+    if not path.exists():
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        raise UserError(f"{path}: not valid JSON: {one_line(error)}") from error
+    if not isinstance(data, dict) or not isinstance(data.get("rows"), list):
+        raise UserError(f'{path}: must be an object with a list "rows"')
+    if not isinstance(data.get("env") or {}, dict):
+        raise UserError(f'{path}: "env" must be an object, not {data["env"]!r}')
+    rows = tuple(_score(row, f"{path}: rows[{i}]") for i, row in enumerate(data["rows"]))
+    summary = data.get("summary")
+    if summary is not None and not isinstance(summary, list):
+        raise UserError(f'{path}: "summary" must be a list, not {summary!r}')
+    texts = {key: str(data.get(key) or "") for key in ("recipe", "commit", "hardware", "created")}
+    confidence = _number(data, "confidence", f"{path}: ")
+    pooled = tuple(_score(row, f"{path}: summary[{i}]") for i, row in enumerate(summary or ())) or rows
+    return Results(**texts, env=data.get("env") or {}, confidence=confidence, rows=rows, summary=pooled)
+
+
+def _score(row: Any, where: str) -> Score:
+    if not isinstance(row, dict):
+        raise UserError(f"{where} must be an object, not {row!r}")
+    for key in ("arm", "split", "stage", "sampling"):
+        if not isinstance(row.get(key), str):
+            raise UserError(f"{where}.{key} must be text, not {row.get(key)!r}")
+    numbers: dict[str, Any] = {
+        key: _number(row, key, f"{where}.")
+        for key in ("success", "low", "high", "return", "steps", "seconds", "episodes", "seed")
+    }
+    success = numbers.pop("success")
+    if success is None:
+        raise UserError(f"{where}.success must be a number, not {row.get('success')!r}")
+    seeds = row.get("seeds")
+    numbers["seeds"] = len(seeds) if isinstance(seeds, list) else _number(row, "seeds", f"{where}.")
+    counts: dict[str, Any] = {
+        key: None if (x := numbers.pop(key)) is None else int(x) for key in ("episodes", "seed", "seeds")
+    }
+    texts = {key: row[key] for key in ("arm", "split", "stage", "sampling")}
+    named = [key for key in row if key.startswith("pass@") or key == "illegal"]
+    shares = {key: share for key in named if (share := _number(row, key, f"{where}.")) is not None}
+    return Score(**texts, success=success, mean_return=numbers.pop("return"), **numbers, **counts, shares=shares)
+
+
+def _number(row: Mapping[str, Any], key: str, where: str) -> float | None:
+    """Return a finite number; None if it is missing or not finite (an arm without wins has no mean length of wins)."""
+    value = row.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(f"{where}{key} must be a number, not {value!r}")
+    return float(value) if math.isfinite(value) else None
+
+
+def with_times(results: Results, timings: list[dict[str, Any]]) -> Results:
+    """Return the results with their times from `timings.jsonl`: seconds per episode, and when they were finished."""
+    spent: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+    for line in timings:
+        if {"arm", "seconds", "episodes"} <= line.keys():
+            place = tuple(line.get(key) for key in ("arm", "split", "stage", "sampling"))
+            for key in (place, (*place, line.get("seed"))):  # for the row pooled over seeds, and the seed's own
+                spent.setdefault(key, []).append((float(line["seconds"]), float(line["episodes"])))
+    finished = [str(line["finished"]) for line in timings if "finished" in line]
+    return dataclasses.replace(
+        results,
+        created=results.created or (finished[-1] if finished else ""),
+        rows=tuple(_timed(score, spent) for score in results.rows),
+        summary=tuple(_timed(score, spent) for score in results.summary),
+    )
+
+
+def _timed(score: Score, spent: Mapping[tuple[object, ...], list[tuple[float, float]]]) -> Score:
+    place = (score.arm, score.split, score.stage, score.sampling)
+    parts = spent.get(place if score.seed is None else (*place, score.seed), [])
+    episodes = sum(count for _, count in parts)
+    if score.seconds is not None or not episodes:
+        return score
+    return dataclasses.replace(score, seconds=sum(seconds * count for seconds, count in parts) / episodes)
+
+
+def read_lines(path: Path, made: Callable[[dict[str, Any]], T], what: str) -> list[T]:
+    """Read a file of JSON lines and pass each object to `made`; [] if there is no file. A half last line is skipped.
+
+    Raises:
+        UserError: another line is not such an object. The message names the line, and the expected kind (`what`).
+    """
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(made(dict(json.loads(line))))
+        except (ValueError, TypeError, KeyError) as error:
+            if number < len(lines):
+                raise UserError(f"{path}: line {number} is no {what} object: {one_line(error)}") from error
+    return found
+
+
+def read_metrics(path: Path) -> tuple[Metric, ...]:
+    """Read all metrics. A half last line, left by a kill, is skipped. Another bad line raises UserError."""
+    return tuple(read_lines(path, _metric, "metrics"))
+
+
+def _metric(row: dict[str, Any]) -> Metric:
+    known = {"seed", "step"}
+    values = {
+        name: float(value)
+        for name, value in row.items()
+        if name not in known and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+    arm = str(row.get("arm") or SHARED)
+    kind = str(row["part"] if "part" in row else row["kind"])  # "part" is what older versions called it
+    return Metric(arm, kind, int(row.get("seed") or 0), int(row["step"]), str(row.get("stage") or ""), values)
+
+
+def in_page_order(arms: list[str]) -> list[str]:
+    """Return the distinct arms: the usual ones in their order, then others in order of appearance, `SHARED` last."""
+    found = list(dict.fromkeys(arms))
+    others = [arm for arm in found if arm not in ARMS and arm != SHARED]
+    return [*(arm for arm in ARMS if arm in found), *others, *([SHARED] if SHARED in found else [])]

@@ -1,0 +1,117 @@
+"""Execution of a recipe: make the missing artifacts of its graph, stage by stage, and show the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from reflectrl.core.config import Recipe
+from reflectrl.learn.checkpoint import drop_state
+from reflectrl.runs import metrics
+from reflectrl.runs.artifacts import STAGES, Artifact, Graph, State
+from reflectrl.runs.folder import Context, RunFolder, alone, claim, unusable
+from reflectrl.runs.graph import pipeline_of
+from reflectrl.runs.progress import Board
+from reflectrl.runs.ranks import joined
+from reflectrl.runs.workers import Workers, function, silence
+from reflectrl.core.terminal import console
+
+
+def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
+    """Make the missing artifacts of a run folder, up to and including the stage `until`. Complete artifacts are kept.
+
+    Raises:
+        UserError: the folder belongs to another training, or some input of the user's is wrong.
+    """
+    with joined(recipe) as ranks:
+        pipeline = pipeline_of(recipe)
+        graph = pipeline.graph(recipe)
+        if ranks is not None:
+            ranks.refuse_undivided(recipe, graph)
+        context = pipeline.begin(recipe, RunFolder(folder))
+        silence()
+        if ranks is not None and ranks.team.rank > 0:
+            ranks.follow(context, graph)
+            return
+        try:
+            with alone(folder):
+                state = claim(recipe, folder, graph, context.tasks)
+                if ranks is not None:
+                    ranks.lead(state.auto_precision)
+                context = context.with_precision(state.auto_precision)
+                with Board(console(120)) as board, Workers(context, board, ranks) as workers:
+                    run = _Run(context, graph, state, workers, recipe.plain())
+                    for stage in STAGES[: STAGES.index(until) + 1]:
+                        run.through(stage)
+                if until == STAGES[-1]:
+                    pipeline.show(context)
+                    console(120).print(f"\nreport: {folder / 'report.html'}", soft_wrap=True)
+        except OSError as error:
+            raise unusable(folder, error) from error
+
+
+class _Run:
+    """A run in progress: its graph, and the state of its folder. The state is written whenever it changes.
+
+    Args:
+        settings: the recipe as the user wrote it, on which fingerprints are based.
+    """
+
+    def __init__(
+        self, context: Context, graph: Graph, state: State, workers: Workers, settings: Mapping[str, Any]
+    ) -> None:
+        self.context, self.graph, self.state, self.workers = context, graph, state, workers
+        self.settings = settings
+        if state.damaged:
+            state.complete = [stage for stage in STAGES[:-1] if not self.missing(stage)]
+            self._note_complete()
+
+    def through(self, stage: str) -> None:
+        """Make the missing artifacts of a stage."""
+        missing = self.missing(stage)
+        if missing:
+            self.state.complete = list(STAGES[: STAGES.index(stage)])
+            self.state.write()
+            self.workers.make(missing, self._begin, self._finish)
+        if missing or stage == "eval":  # in the end also where nothing was missing: a file may be damaged
+            metrics.collect(self.context.run)
+        for artifact in self._of(stage):
+            if artifact.always:
+                tick = partial(self.workers.board.tick, artifact.key)
+                self.workers.note_timings(function(artifact.build)(self.context, artifact, tick) or [])
+        self._note_complete(stage)
+
+    def missing(self, stage: str) -> list[Artifact]:
+        """Return the artifacts of a stage that are not complete."""
+        folder, found = self.context.run.path, []
+        for one in [one for one in self._of(stage) if not one.always]:
+            if not one.exists(folder) or (one.remaining and function(one.remaining)(self.context, one)):
+                found.append(one)
+            elif one.training:
+                drop_state(folder / one.training)  # a kill may have come just before this
+        return found
+
+    def _of(self, stage: str) -> list[Artifact]:
+        return [artifact for artifact in self.graph.values() if artifact.stage == stage]
+
+    def _begin(self, artifact: Artifact) -> None:
+        self.state.begin(self.graph, artifact.key, self.settings)
+        self.state.write()
+
+    def _finish(self, artifact: Artifact) -> None:
+        self.state.finish(artifact, self.settings)
+        self.state.write()
+
+    def _note_complete(self, *stages: str) -> None:
+        """Record that stages are complete, and with them all their artifacts."""
+        before = self.state.complete, dict(self.state.made)
+        self.state.complete = list(dict.fromkeys([*self.state.complete, *stages]))
+        for stage in self.state.complete:
+            for artifact in self._of(stage):
+                if not artifact.always:
+                    self.state.begin(self.graph, artifact.key, self.settings)
+                    self.state.finish(artifact, self.settings)
+        if before != (self.state.complete, self.state.made):
+            self.state.write()

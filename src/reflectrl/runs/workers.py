@@ -1,0 +1,226 @@
+"""Production of artifacts: one after another, or in parallel in separate processes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import transformers
+
+from reflectrl.core.config import Recipe
+from reflectrl.core.envs.workers import deaf_children, portable
+from reflectrl.learn.checkpoint import keeping
+from reflectrl.models.memory import out_of_memory_told
+from reflectrl.runs.artifacts import Artifact
+from reflectrl.runs.folder import Context
+from reflectrl.runs.metrics import listening
+from reflectrl.runs.progress import Board, Tick
+from reflectrl.core.plugins import one_line, resolve_engine
+from reflectrl.core.types import UserError, named_seed
+
+if TYPE_CHECKING:
+    from reflectrl.runs.ranks import Ranks
+
+Timings = list[dict[str, Any]]
+Told = Callable[[Artifact], None]
+
+
+class Engine(Protocol):
+    """Engine that makes artifacts in parallel: on this machine, or elsewhere (entry points "reflectrl.engines")."""
+
+    def submit(self, context: Context, artifact: Artifact) -> Future[Timings]:
+        """Make an artifact elsewhere, as `make` does. The future raises UserError if the process was killed."""
+
+    def news(self) -> Iterable[tuple[str, int, int, str]]:
+        """Return progress since the last call, as tuples of key, done, total and note."""
+
+    def close(self) -> None:
+        """Stop all work at once. Nothing finished is lost, since artifacts are made from files to files."""
+
+
+class Workers:
+    """Makes artifacts one after another, or in parallel on an engine that is kept for the whole run.
+
+    Args:
+        ranks: the processes that make an artifact together, if there are several.
+    """
+
+    def __init__(self, context: Context, board: Board, ranks: Ranks | None = None) -> None:
+        self.context, self.board = context, board
+        self._make = make if ranks is None else ranks.make
+        self._engine: Engine | None = None
+
+    def make(self, artifacts: Sequence[Artifact], begin: Told, finish: Told) -> None:
+        """Make all artifacts, each after its inputs. If one fails, the finished ones are kept.
+
+        Args:
+            begin: called before an artifact is made.
+            finish: called when it is complete.
+        """
+        recipe = self.context.recipe
+        if recipe.engine != "local" or (recipe.processes > 1 and len(artifacts) > 1):
+            self._side_by_side(list(artifacts), begin, finish)
+            return
+        for artifact in artifacts:
+            begin(artifact)
+            self.note_timings(self._make(self.context, artifact, partial(self.board.tick, artifact.key)))
+            finish(artifact)
+
+    def _side_by_side(self, waiting: list[Artifact], begin: Told, finish: Told) -> None:
+        engine = self._engine = self._engine or self._open()
+        futures: dict[Future[Timings], Artifact] = {}
+        while waiting or futures:
+            unmade = {artifact.key for artifact in (*waiting, *futures.values())}
+            for artifact in [one for one in waiting if unmade.isdisjoint(one.inputs)]:
+                begin(artifact)
+                futures[engine.submit(self.context, artifact)] = artifact
+                waiting.remove(artifact)
+            done, _ = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
+            for told in engine.news():
+                self.board.tick(*told)
+            for future in done:
+                artifact = futures.pop(future)
+                self.note_timings(result_of(future))
+                finish(artifact)
+
+    def note_timings(self, timings: Timings) -> None:
+        """Append lines to the run's timings."""
+        with self.context.run.timings.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(timing) + "\n" for timing in timings)
+
+    def _open(self) -> Engine:
+        recipe = self.context.recipe
+        if recipe.engine == "local":
+            return Processes(recipe)
+        made = resolve_engine(recipe.engine)
+        try:
+            return made(recipe)
+        except UserError:
+            raise
+        except Exception as error:  # a plug-in may raise anything
+            raise UserError(f"engine {recipe.engine!r} cannot be started: {one_line(error)}") from error
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._engine is not None:
+            self._engine.close()
+
+
+class Processes:
+    """The engine "local": `recipe.processes` processes on this machine."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._news: Any = context.SimpleQueue()
+        self._pool = ProcessPoolExecutor(recipe.processes, context, prepare_child, (self._news,))
+
+    def submit(self, context: Context, artifact: Artifact) -> Future[Timings]:
+        """Make an artifact in one of the processes."""
+        with deaf_children():
+            return self._pool.submit(_make_in_child, context, artifact)
+
+    def news(self) -> Iterable[tuple[str, int, int, str]]:
+        """Yield the processes' progress since the last call."""
+        while not self._news.empty():
+            yield self._news.get()
+
+    def close(self) -> None:
+        """Kill the processes."""
+        for child in list((self._pool._processes or {}).values()):
+            child.kill()  # it cannot be put off
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def result_of(future: Future[Timings]) -> Timings:
+    """Return the result of a process. Raises UserError if the process was killed."""
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        raise UserError(
+            "a process that made an artifact was killed (out of memory?); the same command goes on"
+        ) from error
+
+
+def make(context: Context, artifact: Artifact, tick: Tick) -> Timings:
+    """Make one artifact in this process. Its randomness depends on its name, not on what was made before it."""
+    if context.recipe.threads:
+        torch.set_num_threads(context.recipe.threads)
+    torch.manual_seed(named_seed(artifact.seed, artifact.kind, artifact.name))
+    start = time.perf_counter()
+    with listening(context), keeping(context.recipe.keep_states), out_of_memory_told():
+        timings = function(artifact.build)(context, artifact, tick)
+    seconds = round(time.perf_counter() - start, 2)
+    about = {"stage": artifact.kind, "artifact": artifact.name, "seed": artifact.seed}
+    return [*(timings or ()), {**about, "seconds": seconds}]
+
+
+def function(path: str) -> Any:
+    """Import the function with the name "module:function"."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+_news: Any = None
+"""Queue that carries progress to the parent, in a child process."""
+
+
+def _make_in_child(context: Context, artifact: Artifact) -> Timings:
+    try:
+        function("reflectrl.runs.evaluation:require_same_tasks")(context.recipe, context.tasks)
+        return make(context, artifact, seldom(partial(_tell, artifact.key)))
+    except BaseException as error:  # one that the parent cannot read would look like a process that was killed
+        raise portable(error) from None
+
+
+def _tell(*news: Any) -> None:
+    _news.put(news)
+
+
+def seldom(tick: Tick, seconds: float = 0.5) -> Tick:
+    """Return a `tick` that passes on at most one call per this many seconds, and always the last one."""
+    said = 0.0
+
+    def told(done: int, total: int, note: str) -> None:
+        nonlocal said
+        if done == total or time.monotonic() - said > seconds:
+            tick(done, total, note)
+            said = time.monotonic()
+
+    return told
+
+
+def prepare_child(news: Any) -> None:
+    """Prepare a child process: it leaves Ctrl-C to the parent, prints nothing, and ends when the parent ends."""
+    global _news
+    _news = news
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    silence()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # the parent was killed: its next call must find nobody at work in the run folder
+
+
+def silence() -> None:
+    """Keep the libraries' messages to developers out of the user's terminal."""
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    warnings.filterwarnings("ignore", module="(torch|transformers|peft)")

@@ -1,0 +1,1 @@
+"""Other processes: endpoints that are asked, servers that answer, rollouts elsewhere."""

@@ -1,0 +1,186 @@
+"""Players behind endpoints: contestants in four styles, and a reflector for our policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from reflectrl.core.config import Recipe
+from reflectrl.core.config.values import Word, from_dict
+from reflectrl.core.players import Player
+from reflectrl.core.players.base import LiveEpisode
+from reflectrl.core.prompts.messages import continued, conversation, follow_up
+from reflectrl.core.types import Sampling, Turn, UserError, named_seed
+from reflectrl.models.load import load_model
+from reflectrl.models.players import Policy
+from reflectrl.runs.folder import Context
+from reflectrl.runs.players import Models, make_policy, make_reflector
+from reflectrl.serving.endpoints.answers import without_thinking
+from reflectrl.serving.endpoints.client import Ask, Endpoint, Message
+from reflectrl.serving.endpoints.config import EndpointConfig, PlayerConfig, endpoint_settings, player_settings
+from reflectrl.serving.endpoints.journal import Budget, Journal
+from reflectrl.serving.endpoints.local import LocalModel
+from reflectrl.serving.endpoints.parsing import read_action, read_reflection
+
+ILLEGAL = "illegal"
+"""Player's name in a turn with a random action, taken after an endpoint named no legal action twice."""
+SEAMS = 8
+"""Tokens of a policy's context kept free when a reflection is cut. Tokens at the seam of joined texts may differ."""
+JOURNAL = Path("endpoints", "journal.jsonl")
+"""Path in a run folder of the answers of all its endpoints."""
+
+
+def journal_of(recipe: Recipe, folder: Path) -> Journal:
+    """Open the journal of a run, with the run's budget."""
+    config = endpoint_settings(recipe)
+    return Journal(folder / JOURNAL, Budget(config.max_requests, config.max_total_tokens, config.max_cost))
+
+
+def players(
+    context: Context, name: str, seed: int, models: Models | None, temperature: float
+) -> tuple[Player, Player | None]:
+    """Return the player and the reflector of the arm [players.NAME]. `Arm.players` names this function."""
+    recipe = context.recipe
+    config = player_settings(recipe, name)
+    endpoint = asked_by(config, recipe, context.run.path)
+    if config.style == "reflector":
+        assert models is not None, "the arm has a policy"
+        policy = make_policy(recipe, models[0], Sampling(temperature))
+        return policy, EndpointReflector(name, endpoint, config, recipe.play.reflection_temperature, policy)
+    player = EndpointPlayer(name, endpoint, config, temperature)
+    if config.style != "pair":
+        return player, None
+    folder = context.run.checkpoint(seed, "reflector")
+    if not context.run.is_trained(seed, "reflector"):
+        raise UserError(f"{folder} is not trained yet; run the recipe first")
+    return player, make_reflector(recipe, load_model(folder, recipe.model, "reflector"))
+
+
+def asked_by(config: EndpointConfig, recipe: Recipe, folder: Path) -> Endpoint | LocalModel:
+    """Return the model that a run's player or teacher asks: a server's, or a local one. The run keeps its answers."""
+    if config.local:
+        return LocalModel(config.local, config.concurrency, journal_of(recipe, folder))
+    return Endpoint(config, journal_of(recipe, folder))
+
+
+def player_at(url: str) -> EndpointPlayer:
+    """Return the player for `reflectrl play --player URL`. It takes the model's likeliest actions.
+
+    Args:
+        url: address of the API, with the model and further keys of [players.NAME] as its query:
+            http://127.0.0.1:8000/v1?model=llama3:8b&style=react
+
+    Raises:
+        UserError: no model is named, a key is unknown, or its value does not fit.
+    """
+    base_url, _, query = url.partition("?")
+    asked = {key: Word(value) for key, value in parse_qsl(query, keep_blank_values=True)}
+    config = from_dict(PlayerConfig, {"base_url": base_url, **asked}, "--player")
+    if not config.model:
+        raise UserError(f"--player {url}: name the model, as in {base_url}?model=llama3:8b")
+    if config.local:
+        raise UserError("--player: 'local' is for arms of a run; an address names a server")
+    if config.style in ("pair", "reflector"):
+        raise UserError(
+            f"--player: style {config.style!r} needs a trained player beside it, so it is for arms of a run only"
+        )
+    budget = Budget(config.max_requests, config.max_total_tokens, config.max_cost)
+    return EndpointPlayer(config.model, Endpoint(config, Journal(budget=budget)), config, temperature=0.0)
+
+
+class EndpointPlayer:
+    """Choose actions by asking a model behind an endpoint. Its thoughts become a reflection in the episode.
+
+    If an answer names no legal action, the model is asked once more. After that a random action is taken, in a turn of
+    the player "illegal", so that results can report how often this happened.
+
+    Args:
+        name: the player's name in its turns.
+        temperature: 0 asks for likeliest answers; equal questions are then asked once.
+    """
+
+    def __init__(self, name: str, endpoint: Endpoint | LocalModel, config: PlayerConfig, temperature: float) -> None:
+        self.name, self.endpoint, self.config, self.temperature = name, endpoint, config, temperature
+
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        """Return the actions, one per episode, all asked for side by side."""
+        talks = [self._begun(episode) for episode in episodes]
+        if self.config.style == "react":
+            reflections = self._asked(episodes, talks)
+            for i, (episode, answer) in enumerate(zip(episodes, reflections, strict=True)):
+                episode.turns.append(Turn(self.name, read_reflection(answer)))
+                talks[i] = continued(talks[i], without_thinking(answer), follow_up("now_act"))
+        answers = self._asked(episodes, talks)
+        choices = [read_action(answer, e.observation.actions) for e, answer in zip(episodes, answers, strict=True)]
+        unclear = [i for i, choice in enumerate(choices) if choice is None]
+        for i in unclear:
+            question = follow_up("repair", episodes[i].observation.actions)
+            talks[i] = continued(talks[i], without_thinking(answers[i]), question)
+        repaired = self._asked([episodes[i] for i in unclear], [talks[i] for i in unclear])
+        for i, answer in zip(unclear, repaired, strict=True):
+            choices[i] = read_action(answer, episodes[i].observation.actions)
+        return [self._turn(*one) for one in zip(episodes, answers, choices, strict=True)]
+
+    def _begun(self, episode: LiveEpisode) -> list[Message]:
+        """Return the first messages to the model."""
+        kind = {"reason": "reason", "react": "reflect"}.get(self.config.style, "act")
+        more = (episode.reflection or "",) if kind == "act" else ()
+        return conversation("role", kind, episode.observation, self.config.history, *more)
+
+    def _asked(self, episodes: Sequence[LiveEpisode], talks: Sequence[Sequence[Message]]) -> list[str]:
+        asks = [
+            Ask(talk, self.config.max_tokens, self.temperature, sample_of(episode, self.temperature))
+            for episode, talk in zip(episodes, talks, strict=True)
+        ]
+        return self.endpoint.complete_all(asks)
+
+    def _turn(self, episode: LiveEpisode, answer: str, choice: int | None) -> Turn:
+        actions = episode.observation.actions
+        if self.config.style == "reason" and (thought := read_reflection(answer)):
+            episode.turns.append(Turn(self.name, thought))
+        if choice is None:
+            choice = int(episode.rng.integers(len(actions)))
+            return Turn(ILLEGAL, actions[choice], choice=choice)
+        return Turn(self.name, actions[choice], choice=choice, sampling=Sampling(self.temperature))
+
+
+class EndpointReflector:
+    """Write reflections for a policy by asking a model behind an endpoint.
+
+    The policy may need many tokens for words that it has never met. A reflection that does not fit the policy's context
+    beside the state is cut.
+    """
+
+    def __init__(
+        self, name: str, endpoint: Endpoint | LocalModel, config: PlayerConfig, temperature: float, policy: Policy
+    ) -> None:
+        self.name, self.endpoint, self.config, self.temperature = name, endpoint, config, temperature
+        self.policy = policy
+
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        """Return the reflections, one per episode."""
+        asks = [
+            Ask(
+                conversation("role", "reflect", episode.observation, self.config.history),
+                self.config.max_tokens,
+                self.temperature,
+                sample_of(episode, self.temperature),
+            )
+            for episode in episodes
+        ]
+        answers = self.endpoint.complete_all(asks)
+        return [Turn(self.name, self._fitting(e, read_reflection(a))) for e, a in zip(episodes, answers, strict=True)]
+
+    def _fitting(self, episode: LiveEpisode, reflection: str) -> str:
+        observation = replace(episode.observation, history="")  # which gives way to the reflection
+        answer = max(map(len, self.policy.answers(observation.actions).ids))
+        room = self.policy.lm.context - len(self.policy.prompt(observation, "")) - answer - SEAMS
+        ids = self.policy.lm.encode(reflection)
+        return reflection if len(ids) <= room else str(self.policy.lm.tokenizer.decode(ids[: max(0, room)]))
+
+
+def sample_of(episode: LiveEpisode, temperature: float) -> int:
+    """Return the sample number of an episode's question: 0 if greedy, since then equal questions have equal answers."""
+    return named_seed("sample", episode.seed, len(episode.steps)) if temperature else 0

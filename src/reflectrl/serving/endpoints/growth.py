@@ -1,0 +1,81 @@
+"""DAgger in the report: number of labelled steps after each round, and the success rate it led to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
+
+from reflectrl.core.episodes import read_episodes
+from reflectrl.runs.report.data import Run
+from reflectrl.runs.report.sections import Section
+from reflectrl.runs.report.table import Cell, tables
+from reflectrl.serving.endpoints.arms import ROUNDS
+
+NOTE = (
+    "What each pair was fine-tuned on: the teaching episodes, then also walks of the student, in whose states the"
+    " teacher said what is best. Counts are means over seeds. Success is that of the trained pair on the last stage, in"
+    " percent with its interval: where it no longer grows with the labels, asking more does not help."
+)
+
+
+class Taught(NamedTuple):
+    """An episode that a pair was fine-tuned on: its number of labelled steps, whether it was won, and who played it."""
+
+    labels: int
+    won: bool
+    by_student: bool
+
+
+def growth(folder: Path, run: Run) -> Section | None:
+    """Return a row for the arm "sft" and one for each round of DAgger that was played; None if none was."""
+    results = tables(run.results.summary if run.results else ())
+    rows = []
+    for arm, taught, new in _rounds(folder / "episodes"):
+        won = [one.won for walks in new for one in walks]
+        counts = (f"{mean(map(len, taught)):.0f}", _labels(taught), _labels(new) if won else "–")
+        cells = [next((line.cells[-1] for line in table.lines if line.arm == arm), None) for table in results]
+        rows.append((arm, *counts, f"{100 * mean(won):.1f}" if won else "–", *map(_shown, cells)))
+    if not rows:
+        return None
+    columns = ("Arm", "Episodes", "Labelled steps", "Of them new", "Walks won")
+    success = (f"Success: {table.split}, {table.sampling}" for table in results)
+    return Section("What asking more was worth", NOTE, (*columns, *success), tuple(rows))
+
+
+def _rounds(folder: Path) -> Iterator[tuple[str, list[list[Taught]], list[list[Taught]]]]:
+    """Yield each arm with its training episodes and the new ones among them, by seed.
+
+    A log begins with the previous round's log, so the new episodes are the rest.
+    """
+    before: dict[str, int] = {}
+    for played in ROUNDS.values():
+        logs = {path.stem.split("-seed")[1]: _read(path) for path in sorted(folder.glob(f"{played.log}-seed*.jsonl"))}
+        if not logs:
+            return
+        if not played.before:
+            first = {seed: [one for one in log if not one.by_student] for seed, log in logs.items()}
+            before = {seed: len(log) for seed, log in first.items()}
+            yield "sft", [*first.values()], []
+        yield played.log, [*logs.values()], [log[before.get(seed, 0) :] for seed, log in logs.items()]
+        before = {seed: len(log) for seed, log in logs.items()}
+
+
+def _read(path: Path) -> list[Taught]:
+    return [
+        Taught(sum(step.label is not None for step in one.steps), one.success, one.provenance.get("kind") == "dagger")
+        for one in read_episodes(path)
+    ]
+
+
+def _labels(logs: Sequence[Sequence[Taught]]) -> str:
+    """Return the number of labelled steps, as a mean over seeds."""
+    return f"{mean(sum(one.labels for one in log) for log in logs):.0f}"
+
+
+def _shown(cell: Cell | None) -> str:
+    if cell is None:
+        return "–"
+    interval = "" if cell.low is None or cell.high is None else f" ({100 * cell.low:.1f}–{100 * cell.high:.1f})"
+    return f"{100 * cell.success:.1f}{interval}"

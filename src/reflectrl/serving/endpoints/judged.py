@@ -1,0 +1,79 @@
+"""A judge in online RL: a language model ranks the episodes of each task, and their standing is a reward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from reflectrl.core import distributed
+from reflectrl.core.terminal import console
+from reflectrl.core.types import Episode, UserError
+from reflectrl.learn.exploration import Pay
+from reflectrl.learn.rollouts import EpisodeRollouts
+from reflectrl.runs.artifacts import Artifact
+from reflectrl.runs.folder import Context
+from reflectrl.serving.endpoints.client import Endpoint
+from reflectrl.serving.endpoints.config import JudgeConfig, endpoint_settings, require_address
+from reflectrl.serving.endpoints.contestants import asked_by
+from reflectrl.serving.endpoints.local import LocalModel
+from reflectrl.serving.endpoints.ranking import rank_episodes
+
+STANDING = "standing"
+"""Key of an episode's provenance for its standing, so that the replay buffer keeps it."""
+
+
+def judged_rollouts(context: Context, artifact: Artifact, *given: Any) -> JudgedRollouts:
+    """Return the rollouts of a recipe with `judge.coef`. `given` are the arguments of `EpisodeRollouts`."""
+    if distributed.team is not None:
+        raise UserError("judge.coef: a judge cannot be asked by several processes that train together")
+    recipe = context.recipe
+    judge = asked_by(require_address(endpoint_settings(recipe), "endpoint"), recipe, context.run.path)
+    settings: JudgeConfig = recipe.sections["judge"]
+    rl = given[3]
+    most = rl.updates * (1 + rl.refills) * rl.episodes * (rl.group - 1)
+    tokens = most * (2 * settings.longest // 4 + settings.max_tokens)
+    console(120).print(f"a judge at {judge.where}: at most {most} requests and about {tokens} tokens", soft_wrap=True)
+    return JudgedRollouts(settings, judge, *given)
+
+
+class JudgedPay(Pay):
+    """Add an episode's standing to its last reward, or use it instead of the environment's rewards."""
+
+    def __init__(self, settings: JudgeConfig, *given: Any) -> None:
+        super().__init__(*given)
+        self.settings = settings
+
+    def __call__(self, episode: Episode) -> Tensor:
+        """Return [T] rewards. An episode that was not judged counts as a tie (0.5)."""
+        rewards_T = super().__call__(episode)
+        if self.settings.instead:
+            rewards_T = rewards_T * 0.0
+        rewards_T[-1] += self.settings.coef * float(episode.provenance.get(STANDING, 0.5))
+        return rewards_T
+
+
+class JudgedRollouts(EpisodeRollouts):
+    """Rollouts in which a judge ranks the episodes of each group. Reported rewards stay the environment's.
+
+    Args:
+        given: the arguments of `EpisodeRollouts`.
+    """
+
+    def __init__(self, settings: JudgeConfig, judge: Endpoint | LocalModel, *given: Any) -> None:
+        super().__init__(*given)
+        self.settings, self.asked, self.judge = settings, judge, self.ranked
+        self.pay = self.paid = JudgedPay(settings, self.config, self.env)
+
+    def ranked(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """Return the episodes with their standings."""
+        size = self.config.group
+        groups = [episodes[start : start + size] for start in range(0, len(episodes), size)]
+        found = rank_episodes(groups, self.asked, self.settings.longest, self.settings.max_tokens)
+        return [
+            replace(episode, provenance={**episode.provenance, STANDING: standing})
+            for group, standings in zip(groups, found, strict=True)
+            for episode, standing in zip(group, standings, strict=True)
+        ]

@@ -1,0 +1,96 @@
+"""Parsing of chat models' answers into actions and reflections: lenient with the form, strict with the content."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from reflectrl.serving.endpoints.answers import without_thinking
+
+LONGEST = 20_000
+"""Largest number of characters of an answer that are parsed. Patterns take too long on megabytes."""
+MARKED = re.compile(r"(?im)^[^\w\n]*(?:next |final |my |chosen )?(?:action|choice|answer)\W*[:=]\s*(.+?)\s*$")
+REFLECTED = re.compile(r"(?is)\breflection\W*:[\s*_]*(.+?)(?=\n\W*(?:action|choice)\W*[:=]|\Z)")
+TOLD = re.compile(
+    r"(?i)\bhint(s|ed)?\b|\b(was|were|am|been|being) (told|given|informed|instructed)\b|\byou (told|gave|said)\b"
+    r"|\baccording to (the )?(expert|teacher|instruction|solution)|\b(expert|teacher|oracle|ground.truth)\b"
+    r"|\bthe (correct|optimal|best|right|known|given|provided) (next )?(action|move|answer|choice)( now| here| next)?"
+    r" (is|was|would be)\b"
+    r"|\bwrite (the|a) reflection\b|\b(somebody|someone) who does not know\b"
+    r"|\b(provided|given|specified|as) (best|optimal|correct) action\b|\bfor (you|me) alone\b|\bas an ai\b"
+)
+"""Words by which a reflection gives away that its author knew the best action, or repeats the instructions."""
+PROMPT_WORDS = re.compile(r"(?im)^\W*(actions|legal actions|choice|action)\W*:")
+
+
+def plain(text: str) -> str:
+    """Normalise a text to compare actions: lower case, single spaces, no quotes, markup or full stops around."""
+    return re.sub(r"\s+", " ", text).strip(" \t\n.,;:!\"'`*_<>[](){}").casefold()
+
+
+def read_action(answer: str, actions: Sequence[str]) -> int | None:
+    """Return the index of the action that an answer names; None if it names none, or several.
+
+    Three places are searched, in this order: the text after the last "Action:", the whole answer, and its last line.
+    First a place that equals an action is looked for, then a place that mentions exactly one. The model's thoughts in
+    <think> tags do not count.
+    """
+    said = without_thinking(answer)[-LONGEST:]
+    lines = [line for line in said.splitlines() if line.strip()]
+    places = [*[found[1] for found in MARKED.finditer(said)][-1:], said, *lines[-1:]]
+    for place in places:
+        if place.strip() in actions:
+            return list(actions).index(place.strip())
+        same = [i for i, action in enumerate(actions) if plain(action) == plain(place)]
+        if len(same) == 1:
+            return same[0]
+    return next((found for place in places if (found := _mentioned(plain(place), actions)) is not None), None)
+
+
+def _mentioned(text: str, actions: Sequence[str]) -> int | None:
+    """Return the longest action that occurs in a text; None if none does, or another one occurs outside of it."""
+    found = [i for i, action in enumerate(actions) if plain(action) and _occurs(plain(action), text)]
+    longest = max(found, key=lambda i: len(plain(actions[i])), default=None)
+    if longest is None:
+        return None
+    rest = text.replace(plain(actions[longest]), " ")
+    others = [
+        i
+        for i in found
+        if i != longest and (_occurs(plain(actions[i]), rest) or plain(actions[i]) == plain(actions[longest]))
+    ]
+    return None if others else longest
+
+
+def _occurs(words: str, text: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
+
+
+def read_reflection(answer: str) -> str:
+    """Return an answer's reflection on one line: the text after "Reflection:", or all but the action; "" if none."""
+    said = without_thinking(answer)[:LONGEST]
+    found = REFLECTED.search(said)
+    text = found[1] if found else MARKED.sub("", said)
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def problem_of(reflection: str, longest: int, leak: Literal["source", "action"], best: str = "") -> str | None:
+    """Return why a reflection cannot be taught, in words for its author; None if it can.
+
+    Args:
+        longest: largest number of characters.
+        leak: "source" lets it name the best action, "action" does not.
+        best: the best action, if its author knew it.
+    """
+    if not reflection:
+        return "there is no reflection"
+    if len(reflection) > longest:
+        return f"the reflection is longer than {longest} characters"
+    if PROMPT_WORDS.search(reflection):
+        return "the reflection holds a list of actions or a choice"
+    if best and TOLD.search(reflection):
+        return "the reflection gives away that the best action was known"
+    if best and leak == "action" and _occurs(plain(best), plain(reflection)):
+        return "the reflection names the action"
+    return None

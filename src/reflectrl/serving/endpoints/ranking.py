@@ -1,0 +1,78 @@
+"""Ranking of a group by a judge: texts, or episodes of the same task, meet in pairs, and each gets a standing.
+
+A judge may prefer the text that it reads first, or second. So every pair is shown in both orders, and the mean counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+
+from reflectrl.core.prompts.messages import comparison
+from reflectrl.core.types import Episode
+from reflectrl.serving.endpoints.client import Ask, Endpoint
+from reflectrl.serving.endpoints.local import LocalModel
+from reflectrl.serving.endpoints.parsing import read_action
+
+VERDICTS = ("A", "B", "TIE")
+
+
+def standings(texts: Sequence[str], preference: Callable[[str, str], float]) -> Mapping[str, float]:
+    """Return the score of each text in a tournament of different texts.
+
+    Args:
+        preference: degree to which the judge prefers the text shown first to the second, in [0, 1].
+
+    Returns:
+        By text, the mean over all others of (preference when shown first + 1 - the other's when shown first) / 2. A
+        single text gets 0.5.
+    """
+    points = dict.fromkeys(texts, 0.0)
+    for one, other in combinations(texts, 2):
+        share = (preference(one, other) + 1 - preference(other, one)) / 2
+        points[one] += share
+        points[other] += 1 - share
+    return {text: points[text] / (len(texts) - 1) if len(texts) > 1 else 0.5 for text in texts}
+
+
+def both_ways(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return all pairs of different texts, in both orders."""
+    return [pair for one, other in combinations(texts, 2) for pair in ((one, other), (other, one))]
+
+
+def rank_episodes(
+    groups: Sequence[Sequence[Episode]], judge: Endpoint | LocalModel, longest: int, max_tokens: int
+) -> list[list[float]]:
+    """Return the standing of each episode in its group, in [0, 1]: 1 beats all others, 0.5 is a tie or the only
+    episode.
+
+    Episodes with the same observations and actions count as one. An answer that names neither episode is a tie. All
+    pairs of all groups are asked about side by side.
+
+    Args:
+        groups: groups of episodes, each of the same task.
+        longest: largest number of characters of an episode that the judge reads: its beginning and its end.
+        max_tokens: longest answer.
+    """
+    told = [[transcript(episode, longest) for episode in group] for group in groups]
+    pairs = list(dict.fromkeys(pair for texts in told for pair in both_ways(list(dict.fromkeys(texts)))))
+    answers = judge.complete_all([Ask(comparison(*pair), max_tokens) for pair in pairs])
+    preferred = {pair: _preference(answer) for pair, answer in zip(pairs, answers, strict=True)}
+    ranked = [standings(list(dict.fromkeys(texts)), lambda *pair: preferred[pair]) for texts in told]
+    return [[standing[text] for text in texts] for texts, standing in zip(told, ranked, strict=True)]
+
+
+def _preference(answer: str) -> float:
+    found = read_action(answer, VERDICTS)
+    return {"A": 1.0, "B": 0.0}.get(VERDICTS[found], 0.5) if found is not None else 0.5
+
+
+def transcript(episode: Episode, longest: int) -> str:
+    """Describe the observations, actions and end of an episode. A long description is cut in the middle."""
+    lines = [episode.steps[0].observation.history] if episode.steps else []
+    for step in episode.steps:
+        lines.append(f"{step.observation.state.rstrip()}\n> {step.observation.actions[step.action]}\n")
+    text, ended = "".join(lines), "reached" if episode.success else "not reached"
+    if len(text) > longest:
+        text = f"{text[: longest // 2]}\n[...]\n{text[-longest // 2 :]}"
+    return f"{text}(The goal was {ended}.)"

@@ -1,0 +1,131 @@
+"""HTTP API of an agent, as an ASGI application (Starlette)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from reflectrl.api import Agent
+from reflectrl.core.terminal import printable_line
+from reflectrl.core.types import Observation, Turn
+from reflectrl.models.players import Policy
+from reflectrl.serving.server.answers import Answer, EventStream
+from reflectrl.serving.server.batching import Batcher
+from reflectrl.serving.server.guard import HANDLERS, Guard, Limits
+from reflectrl.serving.server.observations import observation_of
+from reflectrl.serving.server.openapi import document
+from reflectrl.serving.server.protocol import WIDEST, Refusal, read_request
+
+
+class Server(Guard):
+    """Answer requests with an agent.
+
+    Args:
+        about: description of the agent for `GET /v1/models`.
+        limits, token: see `Guard`.
+    """
+
+    def __init__(self, agent: Agent, name: str, about: dict[str, Any], limits: Limits, token: str | None) -> None:
+        super().__init__(limits, token)
+        self.agent, self.name, self.about, self.started = agent, printable_line(name), about, int(time.time())
+        self.batcher = Batcher(agent, limits.batch)
+        self.document = document(self.name, token is not None)
+
+    def app(self) -> Starlette:
+        """Return the application. When it ends, the model's thread ends too."""
+        routes = [
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/models", self.models, methods=["GET"]),
+            Route("/v1/models/{model:path}", self.model, methods=["GET"]),
+            Route("/health", self.health, methods=["GET"]),
+            Route("/openapi.json", self.openapi, methods=["GET"]),
+        ]
+
+        @asynccontextmanager
+        async def lifespan(_: Starlette) -> AsyncIterator[None]:
+            yield
+            await asyncio.to_thread(self.batcher.close)
+
+        return Starlette(routes=routes, exception_handlers=HANDLERS, lifespan=lifespan)
+
+    # ---- routes ------------------------------------------------------------------------------------------------------
+
+    async def health(self, request: Request) -> Response:
+        """GET /health: needs no token."""
+        self.admit(request, open_to_all=True)
+        return JSONResponse({"status": "ok"})
+
+    async def openapi(self, request: Request) -> Response:
+        """GET /openapi.json."""
+        self.admit(request, open_to_all=True)
+        return JSONResponse(self.document)
+
+    async def models(self, request: Request) -> Response:
+        """GET /v1/models."""
+        self.admit(request)
+        return JSONResponse({"object": "list", "data": [self._info()]})
+
+    async def model(self, request: Request) -> Response:
+        """GET /v1/models/NAME."""
+        self.admit(request)
+        self._require_model(request.path_params["model"])
+        return JSONResponse(self._info())
+
+    async def chat(self, request: Request) -> Response:
+        """POST /v1/chat/completions."""
+        self.admit(request)
+        deadline = self.deadline(request)
+        with ExitStack() as held:
+            held.enter_context(self.place())
+            asked = read_request(await self.body(request, deadline))
+            self._require_model(asked.model)
+            observation = self._fitting(observation_of(asked))
+            rewards = asked.reflectrl.rewards if asked.reflectrl else ()
+            question = self.batcher.ask(observation, rewards)
+            turns = _timely(question.turns(), deadline)
+            answer = Answer(asked, question, [await anext(turns)])
+            if asked.stream:
+                return EventStream(answer.events(turns), held.pop_all())
+            answer.turns += [turn async for turn in turns]
+            return JSONResponse(answer.whole())
+
+    # ---- what is let in ----------------------------------------------------------------------------------------------
+
+    def _require_model(self, name: str) -> None:
+        if name != self.name:
+            raise Refusal(404, f"there is no model {name[:100]!r}; this is {self.name!r}", "model_not_found", "model")
+
+    def _fitting(self, observation: Observation) -> Observation:
+        """Refuse texts that cannot fit the context, before time is spent on tokens."""
+        if isinstance(self.agent.player, Policy):
+            context = self.agent.player.lm.context
+            most, size = WIDEST * context, len(observation.text) + sum(map(len, observation.actions))
+            if size > most:
+                long = f"history, state and actions have {size:,} characters; with a context of {context} tokens"
+                raise Refusal(400, f"{long} they may have {most:,}", "context_length_exceeded", "messages")
+        return observation
+
+    def _info(self) -> dict[str, Any]:
+        info = {"id": self.name, "object": "model", "created": self.started, "owned_by": "reflectrl"}
+        return {**info, "reflectrl": self.about}
+
+
+async def _timely(turns: AsyncIterator[Turn], deadline: float) -> AsyncIterator[Turn]:
+    """Yield the turns. Raise Refusal if a turn does not arrive in time."""
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline):  # per turn, as another task may await the next
+                turn = await anext(turns)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise Refusal(503, "the model did not answer in time", "timeout", None, {"Retry-After": "1"}) from None
+        yield turn

@@ -1,0 +1,132 @@
+"""The thread that owns the model. It answers all waiting questions in one call."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import cast
+
+import numpy as np
+
+from reflectrl.api import Agent
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.players.base import LiveEpisode
+from reflectrl.core.types import Observation, Step, Task, Turn, UserError, named_seed
+from reflectrl.models.players import LanguagePlayer, Policy
+
+MEMORY = 4096
+"""Largest number of results that a served player caches. A server runs long, and its questions may all differ."""
+
+
+class Asked:
+    """A question that waits for its turns.
+
+    Args:
+        rewards: rewards of the steps so far.
+
+    Attributes:
+        read: tokens of the prompt that the policy chose by; 0 until it has chosen.
+    """
+
+    def __init__(self, observation: Observation, rewards: Sequence[float] = ()) -> None:
+        nowhere = cast("TextEnv", None)  # trained players look at the observation alone
+        self.live = LiveEpisode(nowhere, Task("", ""), 0, self.fresh(), observation)
+        self.live.steps = [Step(observation, (), 0, reward) for reward in rewards]
+        self.loop, self.told = asyncio.get_running_loop(), asyncio.Queue[Turn | Exception]()
+        self.is_dropped, self.read = False, 0
+
+    def fresh(self) -> np.random.Generator:
+        """Return the question's random generator. It is always the same, so equal questions have equal answers."""
+        return np.random.default_rng(named_seed(0, "players"))
+
+    def tell(self, news: Turn | Exception) -> None:
+        """Hand over a turn, or an error, from the thread of the model."""
+        if isinstance(news, Turn):
+            self.live.turns.append(news)
+        with suppress(RuntimeError):  # the server has ended
+            self.loop.call_soon_threadsafe(self.told.put_nowait, news)
+
+    async def turns(self) -> AsyncIterator[Turn]:
+        """Yield the reflection, if there is a reflector, and then the choice, each as soon as it is there.
+
+        Raises:
+            UserError: the observation does not fit the model.
+        """
+        try:
+            while True:
+                news = await self.told.get()
+                if isinstance(news, Exception):
+                    raise news
+                yield news
+                if news.choice is not None:
+                    return
+        finally:
+            self.is_dropped = True
+
+
+class Batcher:
+    """Let an agent answer questions that arrive at any time.
+
+    Questions gather while the model computes. Then up to `most` waiting questions are computed in one call.
+
+    Attributes:
+        calls, answered: number of calls of the model, and of questions in them.
+    """
+
+    def __init__(self, agent: Agent, most: int) -> None:
+        self.agent, self.most = agent, most
+        self.calls = self.answered = 0
+        for player in (agent.player, agent.reflector):
+            if isinstance(player, LanguagePlayer):
+                player.memory, player.pool.limit = min(player.memory, MEMORY), 0  # no request continues an episode
+        self._waiting: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="model", daemon=True)
+        self._thread.start()
+
+    def ask(self, observation: Observation, rewards: Sequence[float] = ()) -> Asked:
+        """Queue a question. Its turns arrive as soon as they are computed."""
+        asked = Asked(observation, rewards)
+        self._waiting.put(asked)
+        return asked
+
+    def close(self) -> None:
+        """End the thread after its current computation."""
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            batch = [self._waiting.get()]
+            with suppress(queue.Empty):
+                while len(batch) < self.most:
+                    batch.append(self._waiting.get_nowait())
+            self._answer([one for one in batch if one is not None and not one.is_dropped])
+            if None in batch:
+                return
+
+    def _answer(self, batch: list[Asked]) -> None:
+        """Answer all questions in one call. If a question cannot be answered, try each by itself."""
+        if not batch:
+            return
+        self.calls, self.answered = self.calls + 1, self.answered + len(batch)
+        try:
+            silent = [one for one in batch if not one.live.turns] if self.agent.reflector else []
+            if self.agent.reflector and silent:
+                for one, turn in zip(silent, self.agent.reflector.turns([one.live for one in silent]), strict=True):
+                    one.tell(turn)
+            player = self.agent.player
+            for one, turn in zip(batch, player.turns([one.live for one in batch]), strict=True):
+                if isinstance(player, Policy):  # here, since tokenizers belong to this thread
+                    one.read = len(player.prompt(one.live.observation, one.live.reflection))
+                one.tell(turn)
+        except Exception as error:
+            if len(batch) == 1 or not isinstance(error, UserError):
+                for one in batch:
+                    one.tell(error)
+                return
+            for one in batch:
+                one.live.rng = one.fresh()
+                self._answer([one])

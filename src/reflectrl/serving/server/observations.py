@@ -1,0 +1,87 @@
+"""Encoding of an observation as messages of a chat, and its decoding.
+
+The last message, from the user, holds the state and the legal actions. The earlier ones make the history:
+
+    {"role": "user", "content": "+---------+\\n|R: | ...\\nActions:\\n- north\\n- pickup\\n"}
+
+The state is everything before the last line "Actions:", byte for byte.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from reflectrl.core.types import Observation
+from reflectrl.serving.server.protocol import MOST, ChatRequest, Message, Refusal
+
+HEADING = re.compile(r"^Actions:[ \t]*\r?$", re.MULTILINE)
+FORM = 'a line "Actions:" and then one line "- ACTION" for each legal action'
+
+
+def observation_of(request: ChatRequest) -> Observation:
+    """Return the observation in a request, for the agent.
+
+    Raises:
+        Refusal: the messages are not in this form, or an action is not one line of printable text.
+    """
+    if request.reflectrl is not None:
+        told = request.reflectrl
+        return Observation(told.history, told.state, _checked(told.actions, "reflectrl.actions"))
+    *earlier, last = request.messages
+    where = f"messages.{len(earlier)}"
+    if last.role != "user":
+        raise Refusal(400, f"the last message must be the user's, with state and actions, not {last.role!r}",
+                      "invalid_value", f"{where}.role")  # fmt: skip
+    state, actions = _split(last.text, f"{where}.content")
+    return Observation("".join(map(_past, earlier)), state, _checked(actions, f"{where}.content"))
+
+
+def messages_of(observation: Observation) -> list[dict[str, str]]:
+    """Encode an observation as messages, for clients.
+
+    A history becomes a system message, state and actions a user message. Decoding restores the observation if both
+    texts end with a line break, as environments' texts do.
+    """
+    history = [{"role": "system", "content": observation.history}] if observation.history else []
+    listed = "".join(f"- {action}\n" for action in observation.actions)
+    return [*history, {"role": "user", "content": f"{_ended(observation.state)}Actions:\n{listed}"}]
+
+
+def _past(message: Message) -> str:
+    """Return an earlier message's part of the history.
+
+    It is an action as environments write it, or the text without a list of actions.
+    """
+    if message.role == "assistant":
+        return f"> {' '.join(message.text.split())}\n"
+    found = _heading(message.text) if message.role == "user" else None
+    return _ended(message.text[: found.start()] if found else message.text)
+
+
+def _split(text: str, where: str) -> tuple[str, list[str]]:
+    found = _heading(text)
+    if found is None:
+        raise Refusal(400, f"the last message lists no actions: it must end with {FORM}", "invalid_value", where)
+    lines = [line.strip() for line in text[found.end() :].split("\n")]
+    for line in filter(None, lines):
+        if not line.startswith("- "):
+            raise Refusal(400, f"{line[:60]!r} is no action: a message ends with {FORM}", "invalid_value", where)
+    return text[: found.start()], [line[2:].strip() for line in lines if line]
+
+
+def _heading(text: str) -> re.Match[str] | None:
+    return next(iter(reversed(list(HEADING.finditer(text)))), None)
+
+
+def _checked(actions: Sequence[str], where: str) -> tuple[str, ...]:
+    if not 1 <= len(actions) <= MOST:
+        raise Refusal(400, f"there must be 1 to {MOST} actions, not {len(actions)}", "invalid_value", where)
+    for action in actions:
+        if not (action.isprintable() and action.strip()):
+            raise Refusal(400, f"an action is one line of printable text, not {action[:60]!r}", "invalid_value", where)
+    return tuple(actions)
+
+
+def _ended(text: str) -> str:
+    return text if not text or text.endswith("\n") else f"{text}\n"

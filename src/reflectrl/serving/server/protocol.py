@@ -1,0 +1,224 @@
+"""Bodies of requests and answers, in the form of OpenAI's chat completions, and their limits.
+
+Requests are validated by these models, and the published schema is made from them, so the two cannot differ.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from reflectrl.core.plugins import suggestion
+from reflectrl.core.terminal import printable_line
+
+MOST = 1000
+"""Largest number of messages in a request, and of actions in an observation."""
+WIDEST = 64
+"""Largest number of characters per token of the context. A longer text is refused before it is tokenised."""
+IGNORED = "Accepted without effect: an answer is one listed action."
+
+Action = Annotated[str, Field(min_length=1, max_length=1000, description="One line of printable text.")]
+
+
+class Refusal(Exception):
+    """A request that is answered by an error.
+
+    Attributes:
+        status: HTTP status, 4xx or 503.
+        param: the field at fault, or None.
+        code: a word for programs.
+    """
+
+    def __init__(
+        self, status: int, message: str, code: str, param: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.param, self.headers = status, code, param, headers or {}
+
+    def body(self) -> dict[str, Any]:
+        """Return the error in OpenAI's form."""
+        kinds = {401: "authentication_error", 429: "rate_limit_error"}
+        kind = kinds.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        message = printable_line(" ".join(str(self).split()))
+        return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
+
+
+# ---- requests --------------------------------------------------------------------------------------------------------
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class TextPart(BaseModel):
+    """A part of a message. Only text can be read."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """A message of the conversation. Fields that clients add to messages that they send back are ignored."""
+
+    model_config = ConfigDict(strict=True)
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart] | None = None
+
+    @property
+    def text(self) -> str:
+        """The message's parts as one text."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class ObservationField(_Strict):
+    """An observation as programs send it (`extra_body={"reflectrl": {...}}`). It is read instead of the messages."""
+
+    history: str = Field("", description="What stands before the state and only grows within an episode.")
+    state: str = Field(description="What is to be seen now.")
+    actions: Annotated[list[Action], Field(min_length=1, max_length=MOST)] = Field(description="The legal actions.")
+    rewards: Annotated[list[float], Field(max_length=100_000)] = Field(
+        default=[], description="What the steps so far have earned; only agents that are asked for a return read it."
+    )
+
+
+class StreamOptions(_Strict):
+    """Options of streamed answers."""
+
+    include_usage: bool | None = Field(None, description="Whether a last chunk counts tokens.")
+    include_obfuscation: bool | None = Field(None, description=IGNORED)
+
+
+class ChatRequest(_Strict):
+    """A request for one action. Options that are unsupported and would change the answer (tools, say) are refused."""
+
+    model: Annotated[str, Field(max_length=1000, description="The agent, as GET /v1/models names it.")]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST)]
+    reflectrl: ObservationField | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(
+        None, description="0, the default, takes the most probable action; above, one is drawn."
+    )
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = Field(None, description="Of the draw.")
+    n: Literal[1] | None = None
+    top_p: Literal[1] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = Field(None, description=IGNORED)
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = Field(None, description=IGNORED)
+    frequency_penalty: float | None = Field(None, description=IGNORED)
+    presence_penalty: float | None = Field(None, description=IGNORED)
+    reasoning_effort: str | None = Field(None, description=IGNORED)
+    user: str | None = Field(None, description=IGNORED)
+    safety_identifier: str | None = Field(None, description=IGNORED)
+    metadata: dict[str, Any] | None = Field(None, description=IGNORED)
+    store: bool | None = Field(None, description=IGNORED)
+
+
+def read_request(body: bytes) -> ChatRequest:
+    """Parse a request from its JSON. Raise a Refusal that names the first wrong field."""
+    try:
+        return ChatRequest.model_validate_json(body)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        first = max(found, key=lambda one: len(one["loc"]))  # the form that the content resembles most
+        place = ".".join(str(part) for part in first["loc"] if part not in ("str", "list[TextPart]"))[:200]
+        if first["type"] == "json_invalid":
+            raise Refusal(400, f"the body is not JSON: {first['msg'].partition(': ')[2]}", "invalid_json") from None
+        if first["type"] == "extra_forbidden":
+            near = suggestion(place, ChatRequest.model_fields)
+            raise Refusal(400, f"unknown or unsupported field {place!r}{near}", "unknown_field", place) from None
+        raise Refusal(400, f"{place or 'the body'}: {first['msg']}", "invalid_value", place or None) from None
+
+
+# ---- answers, for the published schema -------------------------------------------------------------------------------
+
+
+class Choice(BaseModel):
+    """The chosen action, and the probability of each action."""
+
+    action: int = Field(description="Index of the chosen action.")
+    probabilities: list[float] = Field(description="Of each action, in the order of the request.")
+
+
+class AnswerMessage(BaseModel):
+    """The action as content, the reflection as reasoning text."""
+
+    role: Literal["assistant"]
+    content: str
+    reasoning_content: str | None
+
+
+class AnswerChoice(BaseModel):
+    """The only choice of an answer."""
+
+    index: Literal[0]
+    message: AnswerMessage
+    finish_reason: Literal["stop"]
+    reflectrl: Choice
+
+
+class CompletionDetails(BaseModel):
+    """Tokens of the answer by kind."""
+
+    reasoning_tokens: int
+
+
+class Usage(BaseModel):
+    """Numbers of tokens in the policy's prompt, and in reflection and action."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    completion_tokens_details: CompletionDetails
+
+
+class ChatCompletion(BaseModel):
+    """An answer that is not streamed."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[AnswerChoice]
+    usage: Usage
+
+
+class ModelInfo(BaseModel):
+    """The agent that is served."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    reflectrl: dict[str, Any]
+
+
+class ModelList(BaseModel):
+    """The list of served agents, always a single one."""
+
+    object: Literal["list"]
+    data: list[ModelInfo]
+
+
+class ErrorInfo(BaseModel):
+    """Description of an error."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(BaseModel):
+    """The body of every answer that is not 200."""
+
+    error: ErrorInfo
+
+
+class Health(BaseModel):
+    """The server is up."""
+
+    status: Literal["ok"]

@@ -1,0 +1,150 @@
+"""`reflectrl compare RUN RUN ...`: results, differing settings and learning curves of several runs, side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from rich.console import Console
+from rich.table import Table as Shown
+
+from reflectrl.core.terminal import console
+from reflectrl.runs.artifacts import defaults
+from reflectrl.runs.report.data import REFERENCES, Metric, Run, Score, read_run
+from reflectrl.runs.report.page import asset, template, write_page
+from reflectrl.runs.report.plots import CurveSection, curve_sections
+from reflectrl.runs.report.svg import SERIES, Look
+from reflectrl.runs.report.table import Cell, Table, tables
+
+SAME_TASKS = ("env", "eval.splits", "eval.tasks")
+"""Settings that must be equal in all runs, so that their results are about the same tasks."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The data of several runs, combined for a comparison.
+
+    `settings` has a row per recipe key that differs: its values by run. In `tables` and `sections`, an arm is called
+    "RUN · ARM". Arms that learn nothing appear once.
+    """
+
+    runs: tuple[str, ...]
+    settings: Mapping[str, Sequence[str]]
+    tables: Sequence[Table]
+    sections: Sequence[CurveSection]
+    look: Mapping[str, Look]
+    warnings: tuple[str, ...]
+
+
+def compare(folders: Sequence[Path], called: Sequence[str], out: Path) -> None:
+    """Print a comparison of runs under these names, and write its page to `out`."""
+    found = comparison([read_run(folder) for folder in folders], called)
+    show(console(160), found)
+    console(160).print(f"\npage: {write_page(out, page(found))}", soft_wrap=True)
+
+
+def labels(folders: Sequence[Path]) -> list[str]:
+    """Return a short name per folder: its last part, with its parent's name if two are the same."""
+    last = [folder.resolve().name for folder in folders]
+    places = [f"{folder.resolve().parent.name}/{name}" for folder, name in zip(folders, last, strict=True)]
+    found = [place if last.count(name) > 1 else name for name, place in zip(last, places, strict=True)]
+    return [f"{name} ({i})" if found.count(name) > 1 else name for i, name in enumerate(found, start=1)]
+
+
+def comparison(runs: Sequence[Run], called: Sequence[str]) -> Comparison:
+    """Combine runs under these names."""
+    scores, metrics, seen = list[Score](), list[Metric](), set[tuple[str, ...]]()
+    for run, name in zip(runs, called, strict=True):
+        for score in run.results.summary if run.results else ():
+            place = (score.arm, score.split, score.stage, score.sampling)
+            if score.arm in REFERENCES:
+                if place not in seen:
+                    scores.append(score)
+                seen.add(place)
+            else:
+                scores.append(dataclasses.replace(score, arm=f"{name} · {score.arm}"))
+        metrics += [dataclasses.replace(metric, arm=f"{name} · {metric.arm}") for metric in run.metrics]
+    arms = dict.fromkeys([*(score.arm for score in scores), *(metric.arm for metric in metrics)])
+    look = {arm: Look(i % SERIES) for i, arm in enumerate(arms)}
+    settings = differing([run.recipe for run in runs])
+    return Comparison(
+        runs=tuple(called),
+        settings=settings,
+        tables=tables(scores),
+        sections=curve_sections(metrics, look),
+        look=look,
+        warnings=tuple(doubts(runs, called, settings)),
+    )
+
+
+def doubts(runs: Sequence[Run], called: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
+    """Describe what keeps the results from being comparable."""
+    other = [key for key in settings if key.startswith(tuple(f"{name}." for name in SAME_TASKS)) or key in SAME_TASKS]
+    found = [f"not the same tasks: {', '.join(other)} differ"] if other else []
+    unread = [name for run, name in zip(runs, called, strict=True) if run.results is None]
+    return [*found, *(f"{name} has no results yet" for name in unread)]
+
+
+def differing(recipes: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return dotted key → its value in each recipe, for the keys whose values differ. The run's name is left out.
+
+    A key that an older version did not know has its default there.
+    """
+    known = dict(_flat(defaults()))
+    flat = [known | dict(_flat(recipe)) for recipe in recipes]
+    keys = dict.fromkeys(key for one in flat for key in one if key != "name")
+    values = {key: [_words(one.get(key)) for one in flat] for key in keys}
+    return {key: found for key, found in values.items() if len(set(found)) > 1}
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found = []
+    for key, value in table.items():
+        dotted = f"{prefix}{key}"
+        found += _flat(value, f"{dotted}.") if isinstance(value, Mapping) else [(dotted, value)]
+    return found
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_words, value))
+    return "–" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# ---- what is shown -------------------------------------------------------------------------------------------------
+
+
+def show(out: Console, found: Comparison) -> None:
+    """Print the settings that differ, and a table per split and sampling."""
+    for warning in found.warnings:
+        out.print(f"careful: {warning}")
+    if found.settings:
+        shown = Shown("key", *found.runs, title="settings that differ", title_justify="left")
+        for key, values in found.settings.items():
+            shown.add_row(key, *values)
+        out.print(shown)
+    for table in found.tables:
+        shown = Shown(
+            "arm", *table.stages, *table.shares, title=f"{table.split}, {table.sampling}", title_justify="left"
+        )
+        for line in table.lines:
+            shares = ("–" if share is None else f"{100 * share:.1f} %" for share in line.shares)
+            shown.add_row(line.arm, *map(_cell, line.cells), *shares)
+        out.print(shown)
+
+
+def _cell(cell: Cell | None) -> str:
+    if cell is None:
+        return "–"
+    interval = "" if cell.low is None or cell.high is None else f" [{100 * cell.low:.0f}, {100 * cell.high:.0f}]"
+    return f"{'* ' if cell.best else ''}{100 * cell.success:.1f} %{interval}"
+
+
+def page(found: Comparison) -> str:
+    """Return the page as text. It loads nothing from anywhere."""
+    render = template("compare.html.j2", "reflectrl.tools.sweeps", cell=_cell).render
+    return render(found=found, css=Markup(asset("page.css")))

@@ -1,0 +1,99 @@
+"""The verbs `sweep` and `compare`. Slow imports happen inside the calls, so that help stays quick."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from reflectrl.cli.run import RecipeName, Run, find_recipe, refuse_unknown_keys
+from reflectrl.core.config import read_recipe
+from reflectrl.core.config.folders import refuse_links, require_writable
+from reflectrl.core.plugins import names, resolve
+from reflectrl.core.terminal import console
+from reflectrl.core.types import UserError
+from reflectrl.tools.sweeps.sweep import combinations, name_of, run_all, varied, words_of
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare runs: one table on the terminal and one page, with the settings that differ and the learning curves."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folders to compare. They must be of the same kind."""
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("compare.html")
+    """Page to write."""
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Read the runs, print the table, and write the page."""
+        if settings:
+            raise UserError(f"unknown option {settings[0].partition('=')[0]!r}; compare has --out")
+        kinds = {kind_of(folder) for folder in self.runs}
+        if len(kinds) > 1:
+            raise UserError("compare: these runs are of different kinds, with nothing in common to be compared")
+        if kind := kinds.pop():
+            resolve("pipelines", kind).compare(self.runs)
+            return
+        if len(self.runs) < 2:
+            raise UserError("compare needs two runs or more")
+        from reflectrl.tools.sweeps.compare import compare, labels
+
+        require_writable(self.out.parent, f"folder {self.out.parent}")
+        compare(self.runs, labels(self.runs), self.out)
+
+
+def kind_of(folder: Path) -> str:
+    """Return the name of the pipeline that wrote a run's results; "" for runs in an environment.
+
+    Raises:
+        UserError: the folder is not a run folder.
+    """
+    with suppress(OSError, ValueError, AttributeError):
+        kind = json.loads((folder / "results.json").read_text(encoding="utf-8")).get("kind", "")
+        if kind in names("pipelines"):
+            return str(kind)
+    if not (folder / "recipe.toml").is_file():
+        raise UserError(f"{folder} is not a run folder (it has no recipe.toml)")
+    return ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Run a recipe once for every combination of settings: --rl.lr 1e-4,3e-4 --rl.entropy-coef 0,0.03"""
+
+    recipe: RecipeName
+    """Name of a recipe, path of a TOML file, or a folder made by `init`."""
+    folder: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder for the runs, with a subfolder for each; runs/NAME-sweep if not given."""
+    dry_run: bool = False
+    """Print the runs, and run nothing."""
+    trust: bool = False
+    """Trust the recipe's file to use the code, addresses and keys that it names, now and from now on."""
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Make the missing artifacts of every run. A run that fails is skipped, and named at the end."""
+        refuse_unknown_keys(settings, Run)
+        path = find_recipe(self.recipe)
+        points = combinations(settings)
+        folder = self.folder or Path("runs") / f"{read_recipe(path).name}-sweep"
+        places = {folder / name_of(point, varied(points)): point for point in points}
+        for point in points:
+            read_recipe(path, words_of(point))  # a mistake in the last one is told before the first one runs
+        if self.dry_run:
+            console(160).print("\n".join(map(str, places)), soft_wrap=True)
+            return
+        refuse_links(folder)
+        require_writable(folder, f"folder {folder}")
+        failed = run_all(path, places, self.trust)
+        done = [place for place in places if (place / "results.json").is_file()]
+        if done:
+            from reflectrl.tools.sweeps.compare import compare
+
+            compare(done, [place.name for place in done], folder / "sweep.html")
+        if failed:
+            raise UserError(f"{len(failed)} of {len(places)} runs failed: {'; '.join(failed)}")

@@ -1,0 +1,157 @@
+"""`reflectrl watch RUN`: the finished, current and missing artifacts of a run, with each training's latest numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.live import Live
+from rich.table import Table
+
+from reflectrl.core.config import read_recipe
+from reflectrl.core.digests import unseal
+from reflectrl.core.terminal import console
+from reflectrl.core.types import UserError
+from reflectrl.runs.artifacts import STAGES, State
+from reflectrl.runs.graph import pipeline_of
+
+BARS = "▁▂▃▄▅▆▇█"
+POINTS = 24
+"""Largest number of bars of a curve."""
+SHOWN = {"entropy": "entropy", "kl": "kl", "approx_kl": "moved", "clip_fraction": "clipped", "loss": "loss"}
+"""Metrics with columns of their own, and the headings of these columns."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Watch a run from another terminal while it goes on: what is done, what is missing, and the latest numbers."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder."""
+    once: bool = False
+    """Print the state once, and exit."""
+    every: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 2.0
+    """Seconds between updates."""
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Update until the run is complete, or until Ctrl-C."""
+        if settings:
+            raise UserError(f"unknown option {settings[0].partition('=')[0]!r}; watch has --once and --every")
+        if self.every <= 0:
+            raise UserError(f"--every must be above 0, not {self.every:g}")
+        out = console(160)
+        if self.once:
+            out.print(table(self.run))
+            return
+        with suppress(KeyboardInterrupt), Live(table(self.run), console=out, auto_refresh=False) as live:
+            while not is_complete(self.run):
+                time.sleep(self.every)
+                live.update(table(self.run), refresh=True)
+
+
+def is_complete(folder: Path) -> bool:
+    """Tell whether a run has completed its last stage."""
+    return STAGES[-1] in State.read(folder).complete
+
+
+def table(folder: Path) -> Table:
+    """Return a line per training of a run, and per artifact that is being made. The others are only counted.
+
+    Raises:
+        UserError: the folder is not a run folder.
+    """
+    if not (folder / "recipe.toml").is_file():
+        raise UserError(f"{folder} is not a run folder (it has no recipe.toml)")
+    recipe, state = read_recipe(folder / "recipe.toml"), State.read(folder)
+    graph, settings = pipeline_of(recipe).graph(recipe), recipe.plain()
+    says = {key: state.says(graph, key, settings) for key, artifact in graph.items() if not artifact.always}
+    counts = (counted(stage, [known for key, known in says.items() if graph[key].stage == stage]) for stage in STAGES)
+    title = f"{recipe.name}: {', '.join(filter(None, counts))}{'; complete' if is_complete(folder) else ''}"
+    shown = Table(title=title, title_justify="left")
+    for heading in ("artifact", "state", "step", "success or loss on validation", "", *SHOWN.values(), "steps/s"):
+        shown.add_column(heading, no_wrap=True, justify="left" if heading in ("artifact", "state") else "right")
+    timings = lines(folder / "timings.jsonl")
+    for key, known in says.items():
+        artifact = graph[key]
+        if not artifact.training and known != "begun":
+            continue
+        name = Path(artifact.training).stem if artifact.training else ""
+        logged = lines(folder / "metrics" / f"seed{artifact.seed}-{name}.jsonl") if name else []
+        shown.add_row(key, known, *cells(logged, speed(logged, timings)))
+        alarms = [line for line in logged if "alarm" in line]
+        if alarms:
+            shown.add_row("", f"alarm at step {alarms[-1]['step']}: {alarms[-1]['alarm']}")
+    return shown
+
+
+def counted(stage: str, states: Sequence[str]) -> str:
+    """Return the number of finished artifacts of a stage, in words; "" if it has none."""
+    return f"{stage} {states.count('done')} of {len(states)}" if states else ""
+
+
+def cells(logged: Sequence[Mapping[str, Any]], rate: float | None) -> list[str]:
+    """Return the cells of a training: step, validation curve, its latest value, and the latest other metrics."""
+    if not logged:
+        return []
+    scores = next(
+        (found for name in ("eval_success", "eval_reward", "eval_loss") if (found := curve(logged, name))), []
+    )
+    latest: dict[str, Any] = {}
+    for line in logged:
+        latest.update(line)
+    others = [number(latest.get(name)) for name in SHOWN]
+    return [str(latest["step"]), bars(scores), number(scores[-1]) if scores else "", *others, number(rate)]
+
+
+def curve(logged: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """Return the finite values of a metric, in order."""
+    values = (line.get(name) for line in logged)
+    return [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
+
+
+def bars(values: Sequence[float]) -> str:
+    """Draw the last `POINTS` values as a row of bars, from lowest to highest value. Shares are drawn from 0 to 1."""
+    recent = values[-POINTS:]
+    low, high = (0.0, 1.0) if all(0 <= value <= 1 for value in recent) else (min(recent), max(recent))
+    span = (high - low) or 1.0
+    return "".join(BARS[min(len(BARS) - 1, int((value - low) / span * len(BARS)))] for value in recent)
+
+
+def number(value: Any) -> str:
+    """Format a number in few characters; "" for None."""
+    return f"{value:.3g}" if isinstance(value, int | float) and not isinstance(value, bool) else ""
+
+
+def speed(logged: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return environment steps per second between the last two evaluations of an online training."""
+    steps = {line["step"]: line["env_steps"] for line in logged if "env_steps" in line}
+    kind = {(line.get("kind"), line.get("seed"), line.get("arm")) for line in logged}
+    own = [line for line in timings if (line.get("kind"), line.get("seed"), line.get("arm")) in kind and "step" in line]
+    if len(own) < 2 or not own[-1].get("seconds"):
+        return None
+    # A timing covers the time since the previous one, so its seconds go with the steps between the two.
+    known = sorted(step for step in steps if step <= own[-1]["step"])
+    since = sorted(step for step in steps if step <= own[-2]["step"])
+    if not known or not since:
+        return None
+    return float(steps[known[-1]] - steps[since[-1]]) / float(own[-1]["seconds"]) or None
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Read the lines of a file that may be written at this moment. Unreadable lines are skipped."""
+    found = []
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+        try:
+            line = json.loads(unseal(text))
+        except ValueError:
+            continue
+        if isinstance(line, dict):
+            found.append(line)
+    return found

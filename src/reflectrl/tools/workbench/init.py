@@ -1,0 +1,81 @@
+"""`init`: begin a project, with a working environment to edit."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from reflectrl.cli.projects import recipes
+from reflectrl.core.config.folders import writing
+from reflectrl.core.plugins import announced
+from reflectrl.core.types import UserError
+
+FILES = {
+    "environment.py.txt": "__init__.py",
+    "test.py.txt": "test_my_env.py",
+    "recipe.toml.txt": "recipe.toml",
+    "README.md.txt": "README.md",
+}
+"""Template → its file name in a project. "my_env" and "MyEnv" stand for the project's names."""
+TAKEN = ("Outcome", "Task", "TextEnv")
+"""Names that the template imports."""
+
+
+@dataclass(frozen=True)
+class Init:
+    """Begin a project: a working environment, its test, a recipe and a README, all to be edited."""
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    """Name of the project. A folder with this name is made here, which is a Python package (my_env)."""
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Write all files or none, and print the next steps.
+
+        Raises:
+            UserError: the name is not a package name, or is taken.
+        """
+        if settings:
+            raise UserError(f"unknown option {settings[0].partition('=')[0]!r}; init has none")
+        folder = Path(refuse_name(self.name))
+        fresh = Path(f"{folder}.{os.getpid()}.new")
+        with writing(folder, fresh):
+            fresh.mkdir()
+            for template, name in FILES.items():
+                text = files("reflectrl.tools.workbench").joinpath("templates", template).read_text(encoding="utf-8")
+                text = text.replace("MyEnv", class_name(folder.name)).replace("my_env", folder.name)
+                (fresh / name.replace("my_env", folder.name)).write_text(text, encoding="utf-8")
+            fresh.rename(folder)
+        print(f"{folder}/ holds an environment that works. Edit {folder}/__init__.py, then:")
+        for verb, words in (("check-env", ""), ("run", " --arms random,rl-only"), ("play", "")):
+            print(f"  reflectrl {verb} {folder}{words}")
+
+
+def refuse_name(name: str) -> str:
+    """Return the name if a project can have it: Python must be able to import it, and it must not be taken.
+
+    Raises:
+        UserError: names the problem.
+    """
+    if not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
+        raise UserError(f"{name!r} is no name of a Python package: a letter, then letters, digits and _, as in my_env")
+    for path in Path(name), Path(f"{name}.py"):
+        if path.exists():
+            raise UserError(f"{path} is there already; nothing was written")
+    if name in (*announced("envs"), *recipes()) or importlib.util.find_spec(name) is not None:
+        raise UserError(f"{name!r} is the name of something that is installed; choose another one")
+    if class_name(name) in TAKEN:
+        raise UserError(f"{name!r} would call its class {class_name(name)}, as one of reflectrl is; choose another one")
+    return name
+
+
+def class_name(name: str) -> str:
+    """Convert a name: my_env -> MyEnv."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_")) or "Env"

@@ -1,5 +1,0 @@
-"""The tiny recipe and the finished run of the pipeline's tests."""
-
-from tests.pipeline.conftest import copy, finished, like, recipe_file
-
-__all__ = ["copy", "finished", "like", "recipe_file"]
