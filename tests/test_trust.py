@@ -86,7 +86,7 @@ class TestCodeNamedByAFile:
     @pytest.mark.parametrize(
         "toml",
         [
-            'env = {name = "reflectrl.core.envs.adapter:GymTextEnv", id = "Taxi-v4", actions = ["a"], rules = "So: on."}',
+            'env = {name = "reflectrl.core.envs.adapter:GymTextEnv", id = "Taxi-v4", actions = ["a"], rules = "A: b"}',
             'env = {name = "corridor", address = "http://127.0.0.1:8000", folder = "C:\\\\games"}',
         ],
     )
