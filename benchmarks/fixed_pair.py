@@ -33,9 +33,8 @@ from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.models.load import load_model
 from reflectrl.models.players import Policy, Reflector
-from reflectrl.runs.arms import chosen
 from reflectrl.runs.folder import RunFolder
-from reflectrl.runs.players import load_pair, make_policy, make_reflector
+from reflectrl.runs.players import load_models, make_policy, make_reflector
 
 PAIR = ("sft.policy_steps=64", "rl.temperature=2.5", "model.mixed_precision=auto")
 """Overrides for teaching and playing the pair, replaced by `change`. The policy of `taxi-demo` has hardly begun to
@@ -89,8 +88,8 @@ def main(settings: Settings) -> None:
 
 def players(recipe: Recipe, run: RunFolder, settings: Settings) -> tuple[Policy, Reflector | None]:
     """Load the pair as it was taught."""
-    arm = chosen([settings.arm])[settings.arm]
-    policy, reflector = load_pair(recipe, run, settings.pair, arm, arm.policy)
+    policy, reflector = load_models(recipe, run.path, settings.pair, settings.arm, before_rl=True)
+    assert policy is not None
     return make_policy(recipe, policy), make_reflector(recipe, reflector) if reflector else None
 
 

@@ -70,9 +70,9 @@ def copy(finished: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def small_model(finished: Path, tmp_path: Path, like: LIKE) -> Path:
     """A language model in Hugging Face's format in a folder."""
-    from reflectrl.runs.training import _corpus
+    from reflectrl.runs.training import corpus
 
-    texts, choices = _corpus(finished / "episodes" / "teach-seed0-train.jsonl")
+    texts, choices = corpus(finished / "episodes" / "teach-seed0-train.jsonl", 4000)
     folder = tmp_path / "model"
     folder.mkdir()
     save_scratch(folder, like("model.family=llama").model, texts, choices, 5)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # torch is slow to import, and only processes that have impor
     from torch import Tensor, nn
 
 T = TypeVar("T")
-Build = TypeVar("Build", bound=Callable[..., Any])
 
 PATIENCE = 8.0
 """Seconds for which ranks that fail or end wait for each other's last message."""
@@ -241,9 +240,3 @@ def first(function: Callable[[], T]) -> T:
     with alone():
         found = function() if ranks.rank == 0 else None
     return ranks.share(found)  # type: ignore[return-value]
-
-
-def on_all_ranks(build: Build) -> Build:
-    """Mark a builder of artifacts that all ranks call together. Other builders run on the first rank only."""
-    build.on_all_ranks = True  # type: ignore[attr-defined]
-    return build

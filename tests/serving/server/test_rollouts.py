@@ -26,9 +26,8 @@ from reflectrl.core.envs import make
 from reflectrl.core.types import Episode, UserError
 from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
-from reflectrl.runs.arms import chosen
 from reflectrl.runs.folder import RunFolder
-from reflectrl.runs.players import load_pair, make_policy, make_reflector
+from reflectrl.runs.players import load_models, make_policy, make_reflector
 from reflectrl.serving.remote.config import RolloutsConfig
 from reflectrl.serving.remote.rollouts import ServedRollouts
 from tests.serving.server.served import Change, Running, root, running, stingy
@@ -89,9 +88,8 @@ def learned(pair: tuple[Recipe, RunFolder], settings: RolloutsConfig | None = No
     """Train the pair's policy; returns what was played in each update, the metrics, and the weights."""
     recipe, run = pair
     config: RLConfig = replace(recipe.rl, **rl)
-    arm = chosen(["reflect-rl"])["reflect-rl"]
-    policy_lm, reflector_lm = load_pair(recipe, run, 0, arm, arm.policy)
-    assert reflector_lm is not None
+    policy_lm, reflector_lm = load_models(recipe, run.path, 0, "reflect-rl", before_rl=True)
+    assert policy_lm is not None and reflector_lm is not None
     given = (make_policy(recipe, policy_lm), make_reflector(recipe, reflector_lm), partial(make, recipe.env), config, 0)
     rollouts = EpisodeRollouts(*given) if settings is None else ServedRollouts(settings, run.path / "served", *given)
     played, metrics = [], []

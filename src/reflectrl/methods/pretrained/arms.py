@@ -6,26 +6,39 @@ from dataclasses import dataclass
 from typing import Any
 
 from reflectrl.core.config.rules import Count
-from reflectrl.runs.arms import BASE, Arm
+from reflectrl.runs.arms import Arm, base
 
-MODELS: dict[str, Any] = {}
-SHOTS = "reflectrl.methods.pretrained.shots"
 SETTINGS = ("teach", "pretrained")
 
+
+def shown_steps(*given: Any) -> str:
+    """Return some demonstrated steps as text. Takes the arguments of `Arm.shows`."""
+    from reflectrl.methods.pretrained.shots import steps  # brings torch, which a dry run does without
+
+    return steps(*given)
+
+
+def shown_choices(*given: Any) -> str:
+    """Return some demonstrated steps without reflections as text. Takes the arguments of `Arm.shows`."""
+    from reflectrl.methods.pretrained.shots import choices
+
+    return choices(*given)
+
+
 ARMS: dict[str, Arm] = {
-    "zero-shot": Arm("the model as it came, in both roles", BASE, BASE),
-    "zero-shot-no-reflection": Arm("the model as it came, without a reflector", BASE),
+    "zero-shot": Arm("the model as it came, in both roles", base, base),
+    "zero-shot-no-reflection": Arm("the model as it came, without a reflector", base),
     "few-shot": Arm(
         "the model as it came, in both roles, shown some steps",
-        BASE,
-        BASE,
-        shows=f"{SHOTS}:steps",
+        base,
+        base,
+        shows=shown_steps,
         settings=SETTINGS,
     ),
     "few-shot-no-reflection": Arm(
         "the model as it came, shown some steps, without a reflector",
-        BASE,
-        shows=f"{SHOTS}:choices",
+        base,
+        shows=shown_choices,
         settings=SETTINGS,
     ),
 }

@@ -1,46 +1,106 @@
-"""Arms with critics in a run, their models, and the artifacts from which those are made."""
+"""Arms with critics in a run, and the artifacts that they are made from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Any
 
-from reflectrl.runs.arms import PLAYED, Arm
-from reflectrl.runs.graph import Plan
+from reflectrl.core.types import named_seed
+from reflectrl.methods.values.config import values_settings
+from reflectrl.runs.arms import Arm, plain, policy, reflector
+from reflectrl.runs.artifact import CHECKPOINT, PLAYED, Artifact, Build, Plan, Source, artifact
 
-
-@dataclass(frozen=True)
-class ValueTrained:
-    """A policy that learns online, with a critic of single actions.
-
-    Attributes:
-        algorithm: learning algorithm.
-        start: name of the initial model.
-        reflector: name of the model that writes reflections for it; "" for none.
-    """
-
-    algorithm: Literal["archer", "linvit"]
-    start: str = "policy"
-    reflector: str = "reflector"
-
-    def artifacts(self, plan: Plan, name: str) -> list[str]:
-        """Plan the initial models and the policy; return the policy's key."""
-        inputs = [key for one in (self.reflector, self.start) if one for key in plan.model(one)]
-        build, output = "reflectrl.methods.values.builders:policy", plan.checkpoint(name)
-        return [plan.add("values", name, "rl", build, output, inputs, *PLAYED, "rl", "values")]
+if TYPE_CHECKING:
+    from reflectrl.core.config import Recipe, RLConfig
 
 
-MODELS = {
-    "archer": ValueTrained("archer"),
-    "linvit": ValueTrained("linvit"),
-    "archer-no-reflection": ValueTrained("archer", "plain", ""),
-    "linvit-no-reflection": ValueTrained("linvit", "plain", ""),
-}
-GUIDED = partial(Arm, guide="reflectrl.methods.values.guided:value_guided", settings=("values.kl_lambda",))
+@artifact("values", "rl", CHECKPOINT, settings=(*PLAYED, "rl", "values"))
+def archer(build: Build, *, reflector: Source | None, policy: Source) -> None:
+    """Train a policy online by the advantages of a critic of single actions (ArCHer)."""
+    from reflectrl.core.envs.pool import pool_of
+    from reflectrl.learn.checkpoint import drop_state, write_folder
+    from reflectrl.learn.rollouts import EpisodeRollouts
+    from reflectrl.methods.values.archer import train_archer
+    from reflectrl.runs.players import load_pair, make_policy, make_reflector
+    from reflectrl.runs.training import metrics_log
+
+    recipe, config = build.recipe, rl_settings(build.recipe)
+    policy_lm, reflector_lm = load_pair(recipe, build.seed, policy, reflector)
+    assert policy_lm is not None
+    acting = make_policy(recipe, policy_lm)
+    speaking = make_reflector(recipe, reflector_lm) if reflector_lm is not None else None
+    rl_seed = named_seed(build.seed, build.name)
+    with pool_of(recipe) as envs, metrics_log(build, config.updates) as note:
+        rollouts = EpisodeRollouts(acting, speaking, envs, replace(config, kl_coef=0.0), rl_seed)
+        train_archer(rollouts, config, values_settings(recipe), rl_seed, note, build.learner)
+    write_folder(build.out, partial(policy_lm.save, artifact=build.name, seed=build.seed))
+    drop_state(build.learner)
+
+
+@artifact("values", "rl", CHECKPOINT, settings=(*PLAYED, "rl", "values"))
+def linvit(build: Build, *, reflector: Source | None, policy: Source) -> None:
+    """Train a critic that guides an unchanged policy (LINVIT). The policy's checkpoint contains the critic."""
+    from reflectrl.core.envs.pool import pool_of
+    from reflectrl.learn.checkpoint import drop_state, write_folder
+    from reflectrl.learn.rollouts import EpisodeRollouts
+    from reflectrl.methods.values.critic import make_critic
+    from reflectrl.methods.values.guided import ValueGuidedPolicy
+    from reflectrl.methods.values.linvit import train_linvit
+    from reflectrl.runs.players import load_pair, make_policy, make_reflector
+    from reflectrl.runs.training import metrics_log
+
+    recipe, config, values = build.recipe, rl_settings(build.recipe), values_settings(build.recipe)
+    policy_lm, reflector_lm = load_pair(recipe, build.seed, policy, reflector)
+    assert policy_lm is not None
+    rl_seed = named_seed(build.seed, build.name)
+    critic = make_critic(policy_lm.hidden_size, rl_seed).to(policy_lm.device)
+    guided = ValueGuidedPolicy(make_policy(recipe, policy_lm), critic, values.kl_lambda)
+    speaking = make_reflector(recipe, reflector_lm) if reflector_lm is not None else None
+    with pool_of(recipe) as envs, metrics_log(build, config.updates) as note:
+        rollouts = EpisodeRollouts(guided, speaking, envs, replace(config, kl_coef=0.0), rl_seed)
+        train_linvit(rollouts, config, values, rl_seed, note, build.learner)
+    policy_lm.heads = {key: tensor.cpu() for key, tensor in critic.state_dict().items()}
+    write_folder(build.out, partial(policy_lm.save, artifact=build.name, seed=build.seed))
+    drop_state(build.learner)
+
+
+def rl_settings(recipe: Recipe) -> RLConfig:
+    """Return the recipe's [rl] without the settings that only learning from returns needs."""
+    return replace(recipe.rl, baseline="none", refills=0, replay=0, replay_episodes=0, replay_log=0)
+
+
+def archer_pair(plan: Plan) -> Artifact:
+    """Plan ArCHer's policy, which reads reflections."""
+    return archer(plan, "archer", reflector=reflector(plan), policy=policy(plan))
+
+
+def archer_alone(plan: Plan) -> Artifact:
+    """Plan ArCHer's policy without a reflector."""
+    return archer(plan, "archer-no-reflection", reflector=None, policy=plain(plan))
+
+
+def linvit_pair(plan: Plan) -> Artifact:
+    """Plan LINVIT's policy, which reads reflections, with its critic."""
+    return linvit(plan, "linvit", reflector=reflector(plan), policy=policy(plan))
+
+
+def linvit_alone(plan: Plan) -> Artifact:
+    """Plan LINVIT's policy without a reflector, with its critic."""
+    return linvit(plan, "linvit-no-reflection", reflector=None, policy=plain(plan))
+
+
+def guided(*given: Any) -> Any:
+    """Return the player of a finished arm: the policy, guided by the critic of its checkpoint."""
+    from reflectrl.methods.values.guided import value_guided  # brings torch, which a dry run does without
+
+    return value_guided(*given)
+
+
+GUIDED = partial(Arm, guide=guided, settings=("values.kl_lambda",))
 ARMS = {
-    "archer": Arm("SFT + ArCHer: RL by a critic of single actions", "archer", "reflector"),
-    "linvit": GUIDED("SFT as a prior, sampled by a learned value (LINVIT)", "linvit", "reflector"),
-    "archer-no-reflection": Arm("SFT + ArCHer without a reflector", "archer-no-reflection"),
-    "linvit-no-reflection": GUIDED("SFT as a prior for LINVIT, without a reflector", "linvit-no-reflection"),
+    "archer": Arm("SFT + ArCHer: RL by a critic of single actions", archer_pair, reflector),
+    "linvit": GUIDED("SFT as a prior, sampled by a learned value (LINVIT)", linvit_pair, reflector),
+    "archer-no-reflection": Arm("SFT + ArCHer without a reflector", archer_alone),
+    "linvit-no-reflection": GUIDED("SFT as a prior for LINVIT, without a reflector", linvit_alone),
 }
