@@ -1,6 +1,7 @@
 """Arms, which are the rows of a results table, and the models they play with. To add one, add a line to a table.
 
-Packages can bring more: an entry point of the group "reflectrl.arms" names a module with a table ARMS.
+Each file of the folder `methods` can bring more, in a table ARMS. So can other packages: an entry point of the group
+"reflectrl.methods" names such a module.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from reflectrl.core.plugins import names, resolve, suggestion
+from reflectrl.core.plugins import method_modules, names, resolve, suggestion
 from reflectrl.core.types import UserError
 from reflectrl.runs import stages
 from reflectrl.runs.artifact import PLAYED, PRETRAINED, Artifact, Handle, Plan
@@ -225,8 +226,8 @@ def planned_evaluation(plan: Plan, name: str, arm: Arm) -> Artifact:
 
 @cache
 def installed_modules() -> tuple[ModuleType, ...]:
-    """Return the modules with further tables that installed packages bring."""
-    return tuple(resolve("arms", name) for name in names("arms"))
+    """Return the modules with further tables: those of methods, and those that installed packages bring."""
+    return (*method_modules(), *(resolve("arms", name) for name in names("arms")))
 
 
 def all_arms(recipe: Recipe | None = None) -> dict[str, Arm]:
@@ -234,7 +235,7 @@ def all_arms(recipe: Recipe | None = None) -> dict[str, Arm]:
 
     A recipe describes arms in [players.NAME]; a package's module returns them from `arms_of(recipe)`.
     """
-    arms = ARMS | {name: arm for module in installed_modules() for name, arm in module.ARMS.items()}
+    arms = ARMS | {name: arm for module in installed_modules() for name, arm in getattr(module, "ARMS", {}).items()}
     for module in installed_modules() if recipe is not None else ():
         arms |= module.arms_of(recipe) if hasattr(module, "arms_of") else {}
     return arms

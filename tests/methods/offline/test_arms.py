@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from reflectrl import runs as pipeline
 from reflectrl.core.episodes import read_episodes, with_reflections, without_reflections
 from reflectrl.core.types import UserError
-from reflectrl.methods.offline.arms import ARMS
 from reflectrl.methods.offline.reference_cache import CARD
 from reflectrl.methods.offline.target_return import target_return, with_target_returns
+from reflectrl.methods.offline_learning import ARMS
 from reflectrl.runs.artifact import Graph
 from reflectrl.runs.graph import planned
 

@@ -15,13 +15,17 @@ from safetensors.torch import load_file
 import reflectrl
 from reflectrl import runs as pipeline
 from reflectrl.core.types import UserError
-from reflectrl.methods.reflecting.arms import ARMS, reflector_rl, trained_pair
+from reflectrl.methods import reflector_rejection
+from reflectrl.methods.reflecting.pair import trained_pair
+from reflectrl.methods.reflector_rl import ARMS as RL_ARMS
+from reflectrl.methods.reflector_rl import reflector_rl
 from reflectrl.runs.artifact import Plan
 from reflectrl.runs.graph import planned
 from reflectrl.tools.exporting.agents import export_agent
 from tests.methods.reflecting.conftest import OnlyExpert, Signs
 
 Like = Callable[..., Any]
+ARMS = {**RL_ARMS, **reflector_rejection.ARMS}
 SMALL = (
     "arms=reflector-rl,both-rl,reflector-rejection", "eval.sampling=greedy", "eval.splits=test", "env.test=2",
     "reflecting.states=3", "reflecting.samples=2", "reflecting.continuations=1", "reflecting.rounds=2",

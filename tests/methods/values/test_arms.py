@@ -15,13 +15,14 @@ import reflectrl
 from reflectrl import runs as pipeline
 from reflectrl.core.episodes import read_episodes
 from reflectrl.core.types import UserError
-from reflectrl.methods.values.arms import ARMS
+from reflectrl.methods import archer, linvit
 from reflectrl.methods.values.guided import ValueGuidedPolicy
 from reflectrl.models.players import Policy
 from reflectrl.runs.graph import planned
 from reflectrl.tools.exporting.agents import export_agent
 
 Like = Callable[..., Any]
+ARMS = {**archer.ARMS, **linvit.ARMS}
 SMALL = (
     "arms=archer,linvit,linvit-no-reflection", "eval.sampling=greedy", "eval.splits=test", "env.test=2",
     "values.critic_steps=4", "values.critic_batch=8", "values.actor_steps=2", "values.actor_batch=8",

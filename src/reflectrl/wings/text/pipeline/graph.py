@@ -11,7 +11,6 @@ from reflectrl.core.config import Recipe
 from reflectrl.core.plugins import names, suggestion
 from reflectrl.core.types import UserError
 from reflectrl.methods.offline.config import Algorithm
-from reflectrl.runs.arms import Arm
 from reflectrl.runs.artifact import CHECKPOINT, PRETRAINED, Artifact, Build, Graph, Plan, Source, artifact
 from reflectrl.runs.graph import RunKind, in_order
 from reflectrl.runs.stages import evaluation
@@ -23,8 +22,6 @@ if TYPE_CHECKING:  # these bring torch, which a dry run does without
 
 SPLITS = ("train", "validation", "test")
 DATA, REFERENCE, PPO, VALUE = "data", "reference", "ppo", "offline-value"
-ARMS: dict[str, Arm] = {}
-"""Text tasks add no arms to those that play in environments."""
 TEXT_ARMS = {DATA: "the completions of the data", REFERENCE: "what the other arms start from"}
 TEXT_ARMS |= dict.fromkeys(get_args(Algorithm), "offline learning from the reference")
 TEXT_ARMS |= {PPO: "online learning from the reference: it writes, and is rewarded"}

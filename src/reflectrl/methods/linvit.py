@@ -1,41 +1,15 @@
-"""Arms with critics in a run, and the artifacts that they are made from."""
+"""LINVIT: a policy after SFT as a prior, guided by a value that is learned online."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reflectrl.core.types import named_seed
-from reflectrl.methods.values.config import values_settings
+from reflectrl.methods.values.config import rl_settings, values_settings
 from reflectrl.runs.arms import Arm, plain, policy, reflector
 from reflectrl.runs.artifact import CHECKPOINT, PLAYED, Artifact, Build, Plan, Source, artifact
-
-if TYPE_CHECKING:
-    from reflectrl.core.config import Recipe, RLConfig
-
-
-@artifact("values", "rl", CHECKPOINT, settings=(*PLAYED, "rl", "values"))
-def archer(build: Build, *, reflector: Source | None, policy: Source) -> None:
-    """Train a policy online by the advantages of a critic of single actions (ArCHer)."""
-    from reflectrl.core.envs.pool import pool_of
-    from reflectrl.learn.checkpoint import drop_state, write_folder
-    from reflectrl.learn.rollouts import EpisodeRollouts
-    from reflectrl.methods.values.archer import train_archer
-    from reflectrl.runs.players import load_pair, make_policy, make_reflector
-    from reflectrl.runs.training import metrics_log
-
-    recipe, config = build.recipe, rl_settings(build.recipe)
-    policy_lm, reflector_lm = load_pair(recipe, build.seed, policy, reflector)
-    assert policy_lm is not None
-    acting = make_policy(recipe, policy_lm)
-    speaking = make_reflector(recipe, reflector_lm) if reflector_lm is not None else None
-    rl_seed = named_seed(build.seed, build.name)
-    with pool_of(recipe) as envs, metrics_log(build, config.updates) as note:
-        rollouts = EpisodeRollouts(acting, speaking, envs, replace(config, kl_coef=0.0), rl_seed)
-        train_archer(rollouts, config, values_settings(recipe), rl_seed, note, build.learner)
-    write_folder(build.out, partial(policy_lm.save, artifact=build.name, seed=build.seed))
-    drop_state(build.learner)
 
 
 @artifact("values", "rl", CHECKPOINT, settings=(*PLAYED, "rl", "values"))
@@ -65,21 +39,6 @@ def linvit(build: Build, *, reflector: Source | None, policy: Source) -> None:
     drop_state(build.learner)
 
 
-def rl_settings(recipe: Recipe) -> RLConfig:
-    """Return the recipe's [rl] without the settings that only learning from returns needs."""
-    return replace(recipe.rl, baseline="none", refills=0, replay=0, replay_episodes=0, replay_log=0)
-
-
-def archer_pair(plan: Plan) -> Artifact:
-    """Plan ArCHer's policy, which reads reflections."""
-    return archer(plan, "archer", reflector=reflector(plan), policy=policy(plan))
-
-
-def archer_alone(plan: Plan) -> Artifact:
-    """Plan ArCHer's policy without a reflector."""
-    return archer(plan, "archer-no-reflection", reflector=None, policy=plain(plan))
-
-
 def linvit_pair(plan: Plan) -> Artifact:
     """Plan LINVIT's policy, which reads reflections, with its critic."""
     return linvit(plan, "linvit", reflector=reflector(plan), policy=policy(plan))
@@ -99,8 +58,6 @@ def guided(*given: Any) -> Any:
 
 GUIDED = partial(Arm, guide=guided, settings=("values.kl_lambda",))
 ARMS = {
-    "archer": Arm("SFT + ArCHer: RL by a critic of single actions", archer_pair, reflector),
     "linvit": GUIDED("SFT as a prior, sampled by a learned value (LINVIT)", linvit_pair, reflector),
-    "archer-no-reflection": Arm("SFT + ArCHer without a reflector", archer_alone),
     "linvit-no-reflection": GUIDED("SFT as a prior for LINVIT, without a reflector", linvit_alone),
 }

@@ -1,4 +1,4 @@
-"""Arms of distillation in a run, and the artifacts that they are made from."""
+"""Distillation: a policy learns to choose, without reflections, what a pair chose with its reflector."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core.types import UserError, named_seed
-from reflectrl.methods.distill.config import distill_settings
+from reflectrl.methods.distill.config import DistillConfig, distill_settings
 from reflectrl.runs.arms import Arm, players_of, select_arms
 from reflectrl.runs.artifact import CHECKPOINT, PLAYED, Artifact, Build, Plan, Source, artifact
 
 
-@artifact("distill", "rl", "episodes/{name}-seed{seed}.jsonl",
+@artifact("distill", "rl", "episodes/{student}-seed{seed}.jsonl",
           settings=(*PLAYED, "distill.episodes", "distill.temperature"))  # fmt: skip
-def pair_episodes(build: Build, *, reflector: Source, policy: Source, pair: str) -> None:
+def pair_episodes(build: Build, *, reflector: Source, policy: Source, pair: str, student: str) -> None:
     """Let a pair play the training tasks.
 
     Args:
         pair: the arm whose players they are.
+        student: name of the policy that is to learn from the episodes.
     """
     from reflectrl.core.envs import make
     from reflectrl.core.envs.pool import pool_of
@@ -29,12 +30,12 @@ def pair_episodes(build: Build, *, reflector: Source, policy: Source, pair: str)
     from reflectrl.runs.evaluation import provenance
     from reflectrl.runs.players import combined, load_pair
 
-    recipe, seed, name = build.recipe, build.seed, build.name.removesuffix("-episodes")
+    recipe, seed = build.recipe, build.seed
     config, arm = distill_settings(recipe), select_arms([pair])[pair]
     players = combined(recipe, arm, load_pair(recipe, seed, policy, reflector, arm), config.temperature)
     about = {"arm": pair, "seed": seed, "split": "train", **provenance(recipe, arm, policy, reflector)}
     jobs = [
-        Job(task, named_seed(seed, name, task.id, i), about)
+        Job(task, named_seed(seed, student, task.id, i), about)
         for task in make(recipe.env).tasks("train")
         for i in range(config.episodes)
     ]
@@ -96,7 +97,7 @@ def student_of(pair: str, name: str, plan: Plan) -> Artifact:
     if distill_settings(plan.recipe).start == "reflector" and plan.recipe.model.lora_rank:
         raise UserError("distill.start is 'reflector'; with model.lora_rank above 0 it must be 'policy'")
     policy, reflector, _ = players_of(plan, pair, select_arms([pair])[pair])
-    episodes = pair_episodes(plan, f"{name}-episodes", reflector=reflector, policy=policy, pair=pair)
+    episodes = pair_episodes(plan, f"{name}-episodes", reflector=reflector, policy=policy, pair=pair, student=name)
     return distilled(plan, name, reflector=reflector, policy=policy, episodes=episodes)
 
 
@@ -109,3 +110,4 @@ ARMS = {
         partial(student_of, "sft", "distilled-sft"),
     ),
 }
+SECTIONS = {"distill": DistillConfig}

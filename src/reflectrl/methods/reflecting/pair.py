@@ -1,4 +1,4 @@
-"""Arms that train a reflector in a run, and the artifacts that they are made from."""
+"""Frame of the methods that train a reflector: initial pair, rollouts, checkpoint."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from reflectrl.core.types import UserError, named_seed
 from reflectrl.methods.reflecting.config import reflecting_settings
-from reflectrl.runs.arms import Arm, Model, policy, reflector
-from reflectrl.runs.artifact import CHECKPOINT, PLAYED, Artifact, Build, Input, Kind, Plan, Source, artifact
+from reflectrl.runs.arms import Model, policy, reflector
+from reflectrl.runs.artifact import PLAYED, Artifact, Build, Kind, Plan, Source
 
 if TYPE_CHECKING:
     from reflectrl.core.config import Recipe, RLConfig
@@ -21,43 +21,7 @@ WRITER = "-reflector"
 SETTINGS = (*PLAYED, "rl", "reflecting")
 
 
-@artifact("reflecting", "rl", CHECKPOINT, settings=SETTINGS)
-def reflector_rl(build: Build, *, reflector: Source, policy: Source) -> None:
-    """Train a reflector by reinforcement learning: it learns from what the policy does after its reflections."""
-    from reflectrl.methods.reflecting.online import train_reflector
-
-    config = frozen_policy_settings(build.recipe, build.recipe.rl.updates)
-    _, reflector_lm = _train(build, reflector, policy, config, partial(train_reflector, both=False))
-    _save(build, reflector_lm)
-
-
-@artifact("reflecting", "rl", CHECKPOINT, settings=SETTINGS)
-def reflector_rejection(build: Build, *, reflector: Source, policy: Source) -> None:
-    """Train a reflector by rejection sampling: it imitates the best of its own reflections."""
-    from reflectrl.core.envs import make
-    from reflectrl.methods.reflecting.rejection import train_rejection
-
-    recipe = build.recipe
-    config = frozen_policy_settings(recipe, reflecting_settings(recipe).rounds)
-    train = partial(train_rejection, make_env=partial(make, recipe.env), batch=recipe.eval.batch)
-    _, reflector_lm = _train(build, reflector, policy, config, train)
-    _save(build, reflector_lm)
-
-
-@artifact("reflecting", "rl", CHECKPOINT, CHECKPOINT.replace("{name}", "{name}" + WRITER), settings=SETTINGS)
-def both_rl(build: Build, *, reflector: Source, policy: Source) -> None:
-    """Train reflector and policy together by reinforcement learning. They are two checkpoints."""
-    from reflectrl.learn.checkpoint import write_folder
-    from reflectrl.methods.reflecting.online import train_reflector
-
-    config = without_replay(build.recipe.rl)
-    policy_lm, reflector_lm = _train(build, reflector, policy, config, partial(train_reflector, both=True), both=True)
-    name = build.name + WRITER  # it comes first: once the policy's checkpoint exists, both do
-    write_folder(build.out.with_name(name), partial(reflector_lm.save, artifact=name, seed=build.seed))
-    _save(build, policy_lm)
-
-
-def _train(
+def train_pair(
     build: Build, reflector: Source, policy: Source, config: RLConfig, train: Callable[..., None], both: bool = False
 ) -> tuple[LanguageModel, LanguageModel]:
     """Train a reflector, or `both` players, and return policy and reflector."""
@@ -77,7 +41,8 @@ def _train(
     return policy_lm, reflector_lm
 
 
-def _save(build: Build, lm: LanguageModel) -> None:
+def save(build: Build, lm: LanguageModel) -> None:
+    """Write the checkpoint of an artifact, and drop the learner's state."""
     from reflectrl.learn.checkpoint import drop_state, write_folder
 
     write_folder(build.out, partial(lm.save, artifact=build.name, seed=build.seed))
@@ -114,21 +79,3 @@ def trained_pair(
     if not plan.recipe.rl.reflect_probability:
         raise UserError(f"rl.reflect_probability is 0; arm {name!r} learns from reflections, so set it above 0")
     return kind(plan, name, reflector=reflector(plan), policy=policy(plan))
-
-
-def both_rl_reflector(plan: Plan) -> Input:
-    """Plan the reflector of a pair that is trained together."""
-    return trained_pair(both_rl, "both-rl", plan).part(1)
-
-
-ARMS = {
-    "reflector-rl": Arm(
-        "SFT, then RL of the reflector; the policy stays", policy, partial(trained_pair, reflector_rl, "reflector-rl")
-    ),
-    "both-rl": Arm("SFT, then RL of both players", partial(trained_pair, both_rl, "both-rl"), both_rl_reflector),
-    "reflector-rejection": Arm(
-        "SFT, then the reflector imitates its best reflections",
-        policy,
-        partial(trained_pair, reflector_rejection, "reflector-rejection"),
-    ),
-}

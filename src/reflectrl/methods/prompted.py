@@ -50,3 +50,6 @@ class PretrainedConfig:
 
     shots: Count = 4
     """Number of demonstrated steps in the system prompt."""
+
+
+SECTIONS = {"pretrained": PretrainedConfig}

@@ -1,4 +1,4 @@
-"""Arms of offline learning in a run, and the artifacts that they are made from."""
+"""Offline learning of a policy from a log of episodes of mixed quality."""
 
 from __future__ import annotations
 
@@ -347,3 +347,4 @@ ARMS = {
     ),
     "offline-online": Arm("A-LoL on the log, then online RL", partial(from_value, "a_lol"), rl={}),
 }
+SECTIONS = {"offline": OfflineConfig}
