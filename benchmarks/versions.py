@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,9 +34,15 @@ WRITTEN = 24
 def play(size: str, name: str, batch: int) -> Callable[[], Any]:
     """Prepare a repetition of play: two players through `TICKS` steps of `batch` episodes."""
     from benchmarks.workloads import bench_model, workload
-    from reflectrl.core.rollout import Job, rollout
-    from reflectrl.core.types import Sampling
-    from reflectrl.models.players import Policy, Reflector
+
+    try:
+        from reflectrl.core.rollout import Job, rollout
+        from reflectrl.core.types import Sampling
+        from reflectrl.models.players import Policy, Reflector
+    except ModuleNotFoundError:  # a version from before the package was divided into rooms
+        rollouts, players = import_module("reflectrl.rollout"), import_module("reflectrl.players")
+        Job, rollout, Policy, Reflector = rollouts.Job, rollouts.rollout, players.Policy, players.Reflector
+        Sampling = import_module("reflectrl.types").Sampling
 
     work = workload(name, TICKS)
     policy, reflector = bench_model(size, work, seed=1), bench_model(size, work, seed=2)

@@ -1,41 +1,56 @@
 """Common part of all learning loops: optimiser steps, the best weights, the learning rate, saving and resuming.
 
-A loop owns a trainer and stays linear. Nothing here calls back into the loop:
+A loop owns a trainer and stays linear: it shows its algorithm, and the trainer does the rest. A loop that learns from
+rollouts lets `updates` evaluate, keep the best weights, save, resume and log:
 
-    trainer = Trainer(lm, make_optimizers(lm, config), config.max_grad_norm, state_folder)
-    while trainer.step < config.steps:
-        trainer.set_rate(cosine(trainer.step, config.steps, config.warmup))
-        for micro_batch in ...:
+    trainer = Trainer(lm, [optimizer], config.max_grad_norm, state_folder)
+    for metrics in trainer.updates(rollouts, config, log):
+        batch = rollouts.collect(trainer.step, critic)
+        for minibatch in batch.minibatches:
             loss = ...
-            backward(loss)
-        trainer.update({"loss": ...})
-        if trainer.is_due(config.eval_every, config.steps):
-            trainer.keep_if_best((-validation_loss,))
-            trainer.save(logged=trainer.step)
-    trainer.finish()
+            loss.backward()
+            metrics |= trainer.update({"loss": ...})
+
+Nothing here calls back into the loop.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from reflectrl.core import distributed
+from reflectrl.core.config import RLConfig
 from reflectrl.core.types import UserError
+from reflectrl.learn.batch import Rollouts
 from reflectrl.learn.checkpoint import load_meta, load_tensors, optimizer_tensors, restore_optimizer, save_state
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.machine import release_memory
 from reflectrl.models.pieces import whole, wholes
 
 Model = LanguageModel | nn.Module
 Metrics = dict[str, float]
 Verdict = Literal["", "stop", "roll-back"]
 """Requests of a metrics callback: continue (""), stop with the best weights, or roll back to them."""
+
+Log = Callable[[dict[str, Any]], Verdict | None]
+"""Metrics callback: receives one flat dictionary of metrics, and may return a request."""
+
+
+class Stateful(Protocol):
+    """Part of a training with a state of its own beside weights, as JSON values."""
+
+    def state(self) -> Any:
+        """Return the state to save."""
+
+    def load(self, state: Any) -> None:
+        """Continue from a value of `state`."""
 
 
 class Trainer:
@@ -47,7 +62,8 @@ class Trainer:
         max_grad_norm: norm to which gradients of the model, and of each further part, are clipped; None for no
             clipping.
         folder: folder of the saved state; None saves nothing.
-        parts: further models whose weights belong to the state, by name, such as a critic or a frozen reference.
+        parts: further models whose weights belong to the state, by name, such as a critic or a frozen reference;
+            None leaves a part out.
         keep_best: keep a copy of the best weights. Before any evaluation these are the first weights.
 
     Raises:
@@ -57,7 +73,7 @@ class Trainer:
         step: number of finished steps or updates, counted by the loop.
         best: the best score so far.
         stale: number of evaluations since the best score was first reached.
-        rate: share of the peak learning rates that is left, apart from the schedule. `heed` halves it.
+        rate: share of the peak learning rates that is left, apart from the schedule. `obey` halves it.
         stopped: True if a callback has asked for the training to end.
         resumed: content of the loaded state, including what the loop added in `save`; None for a new training.
         rank, ranks: number of this process, and number of processes. A process takes every `ranks`-th slice of a
@@ -72,11 +88,12 @@ class Trainer:
         optimizers: Sequence[torch.optim.Optimizer],
         max_grad_norm: float | None = None,
         folder: Path | None = None,
-        parts: Mapping[str, Model] | None = None,
+        parts: Mapping[str, Model | None] | None = None,
         keep_best: bool = True,
     ) -> None:
         self.model, self.optimizers, self.folder = model, optimizers, folder
-        self.parts: dict[str, Model] = {"weights": model, **(parts or {})}
+        self.parts: dict[str, Model] = {"weights": model}
+        self.parts |= {name: part for name, part in (parts or {}).items() if part is not None}
         self.max_grad_norm, self._parameters = max_grad_norm, [list(part.parameters()) for part in self.parts.values()]
         self.step, self.stale, self.rate, self.stopped = 0, 0, 1.0, False
         for group in (group for optimizer in optimizers for group in optimizer.param_groups):
@@ -133,6 +150,48 @@ class Trainer:
         self._recent.append(noted)
         return noted
 
+    def updates(
+        self, rollouts: Rollouts, config: RLConfig, log: Log, further: Mapping[str, Stateful] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield a dictionary for the metrics of each update of online RL, and do all that is not the algorithm.
+
+        Before an update it evaluates and saves, if that is due. After it, the metrics are logged, and the callback's
+        request is carried out. In the end, the model has the weights that did best on validation tasks. A killed
+        training continues from its last saved state, and repeats the updates after it with the same bits.
+
+        Args:
+            rollouts: source of batches, which the loop asks for them.
+            config: settings of online RL, here `updates` and `eval_every`.
+            log: callback that receives one flat dictionary per update, and one for the evaluation after the last. If
+                it returns "stop", the model is evaluated once more and training ends. With "roll-back", training
+                continues from the best weights so far with half the learning rate.
+            further: further parts of the state, by name.
+        """
+        stateful = dict(further or {})
+        if self.resumed is not None:
+            rollouts.load(self.resumed)
+            for name, part in stateful.items():
+                part.load(self.resumed[name])
+        while True:
+            metrics: dict[str, Any] = {"step": self.step, **rollouts.about()}
+            if self.is_due(config.eval_every, config.updates):
+                scores = rollouts.evaluate()
+                metrics |= scores
+                self.keep_if_best(list(scores.values()))
+                # The line of this update is not written yet, so after a kill it is written (again) with its metrics.
+                states = {name: part.state() for name, part in stateful.items()}
+                self.save(logged=self.step - 1, **states, **rollouts.state())
+            if self.has_ended(config.updates):
+                break
+            yield metrics
+            metrics |= rollouts.end_update()
+            release_memory()
+            self.step += 1
+            self.obey(log(metrics))
+        log(metrics)
+        self.finish()
+        rollouts.close()
+
     def set_rate(self, share: float) -> None:
         """Set every learning rate to its peak times `rate` times a schedule's share."""
         for optimizer in self.optimizers:
@@ -147,7 +206,7 @@ class Trainer:
         """Return whether to evaluate now: every `every` steps, and at the end."""
         return self.step % every == 0 or self.has_ended(last)
 
-    def heed(self, verdict: Verdict | None) -> None:
+    def obey(self, verdict: Verdict | None) -> None:
         """Carry out a callback's request: stop, or roll back to the best weights and halve the learning rates."""
         if verdict == "stop":
             self.stopped = True
@@ -160,7 +219,7 @@ class Trainer:
     def means(self) -> Metrics:
         """Return the mean metrics over the optimiser steps since the last call."""
         recent, self._recent = self._recent, []
-        return {name: sum(one[name] for one in recent) / len(recent) for name in recent[0]}
+        return {name: sum(metrics[name] for metrics in recent) / len(recent) for name in recent[0]}
 
     def keep_if_best(self, score: Sequence[float]) -> None:
         """Keep a copy of the weights if no earlier weights scored higher.

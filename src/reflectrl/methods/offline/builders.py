@@ -24,7 +24,7 @@ from reflectrl.core.episodes import (
 from reflectrl.core.teach import Demonstration
 from reflectrl.core.types import Sampling, named_seed
 from reflectrl.learn.checkpoint import drop_state, write_folder, write_text
-from reflectrl.learn.rollouts import flatten
+from reflectrl.learn.steps import flatten
 from reflectrl.learn.trainer import Verdict
 from reflectrl.learn.validation import evaluate_policy, evenly, success_rate
 from reflectrl.methods.offline.arms import MODELS, Offline
