@@ -72,7 +72,8 @@ def rollout(
     Raises:
         UserError: an environment raised an exception, or a start cannot be reached again. Names environment and task.
     """
-    if (team := distributed.team) is not None:
+    team = distributed.current()
+    if team.size > 1:
         yield from team.play(
             jobs, lambda stripe: rollout(stripe, make_env, player, reflector, batch, reflect_probability)
         )

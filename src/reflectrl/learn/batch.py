@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from reflectrl.core import distributed
 from reflectrl.core.config import RLConfig
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
@@ -71,10 +72,11 @@ class Rollouts(ABC):
     Attributes:
         lm: the model that plays (or writes) and learns.
         reference: frozen reference model of the KL penalty; None if `kl_coef` is 0.
+        team: processes that train together.
     """
 
     def __init__(self, lm: LanguageModel, config: RLConfig, seed: int) -> None:
-        self.lm, self.config, self.seed = lm, config, seed
+        self.lm, self.config, self.seed, self.team = lm, config, seed, distributed.current()
         self.reference = lm.frozen_copy() if config.kl_coef else None
 
     def about(self) -> dict[str, object]:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl.core import distributed
 from reflectrl.core.config import RLConfig
+from reflectrl.core.distributed import ALONE, Team
 from reflectrl.learn import examples
 from reflectrl.learn.advantages import ADVANTAGES
 from reflectrl.learn.batch import Batch, Minibatch, Slice
@@ -28,6 +28,7 @@ def make_batch(
     config: RLConfig,
     baseline: float | Tensor,
     rng: np.random.Generator | None = None,
+    team: Team = ALONE,
 ) -> Batch:
     """Make a batch of steps: advantages, slices for one pass each, and the reference's log-probabilities.
 
@@ -35,10 +36,12 @@ def make_batch(
         baseline: mean return that baseline "mean" subtracts, as a number for all steps or (N,) for each.
         rng: assigns the steps to `config.steps_per_epoch` minibatches (`assign_minibatches`); None makes a single
             minibatch.
+        team: processes that train together. Each computes a part of the values, and of the reference's
+            log-probabilities.
     """
     every = np.arange(len(steps))
     questions = list(zip(steps.prompts, steps.actions, strict=True))
-    cut = Slicer(policy, questions, config.minibatch)
+    cut = Slicer(policy, questions, config.minibatch, team.size)
     shares = [every] if rng is None or config.steps_per_epoch == 1 else assign_minibatches(cut.prompt_N, config, rng)
 
     # Passes without a gradient depend on no minibatch, so one over the whole batch serves all minibatches and epochs.
@@ -46,17 +49,17 @@ def make_batch(
     values_N = None
     if critic is not None:
         values_N = torch.zeros(len(steps))
-        for part in own_share(whole):
+        for part in team.stripe(whole):
             values_N[part] = critic(policy_pass(policy, steps, part)[1]).cpu()
-        sum_over_ranks(values_N)
+        team.sum(values_N)  # each process has left 0 in the rows of the others
     ref_logp_NA = None
     if reference is not None:
         ref_logp_NA = torch.zeros(len(steps), max(map(len, steps.actions)), device=policy.lm.device)
-        for part in own_share(whole):
+        for part in team.stripe(whole):
             logp_NA = policy_pass(reference, steps, part)[0]
             ref_logp_NA[part] = -torch.inf
             ref_logp_NA[part, : logp_NA.shape[1]] = logp_NA
-        sum_over_ranks(ref_logp_NA)
+        team.sum(ref_logp_NA)
 
     minibatches: list[Minibatch] = []
     for share in shares:
@@ -70,31 +73,20 @@ def make_batch(
     return Batch(minibatches, steps.labels_N, steps.old_logp_N, advantages_N, steps.returns_N, values_N)
 
 
-def own_share(slices: Sequence[list[int]]) -> Sequence[list[int]]:
-    """Return the slices that this process computes."""
-    team = distributed.team
-    return slices if team is None else slices[team.rank :: team.size]
-
-
-def sum_over_ranks(tensor: Tensor) -> None:
-    """Add what the other processes have computed, in place. The rows of other processes must be 0."""
-    if distributed.team is not None:
-        distributed.team.sum(tensor)
-
-
 class Slicer:
     """Cuts steps into slices for one pass each. All steps of a prompt stay together, next to prompts that begin alike.
 
     Args:
         questions: prompt and actions of each step.
         most: largest number of distinct prompts in a slice.
+        processes: smallest number of slices, so that each process has one.
 
     Attributes:
         prompt_N: number of each step's question in the sorted order of distinct questions.
     """
 
-    def __init__(self, policy: Policy, questions: Sequence[Question], most: int) -> None:
-        self.policy, self.most = policy, most
+    def __init__(self, policy: Policy, questions: Sequence[Question], most: int, processes: int) -> None:
+        self.policy, self.most, self.processes = policy, most, processes
         # Sorted, so that prompts with a common beginning become neighbours, and a pass encodes the beginning once.
         self.distinct = sorted(set(questions))
         numbers = {question: number for number, question in enumerate(self.distinct)}
@@ -105,8 +97,7 @@ class Slicer:
     def __call__(self, steps: np.ndarray) -> list[list[int]]:
         """Cut the steps with these indices."""
         number_P, position_n = np.unique(self.prompt_N[steps], return_inverse=True)
-        ranks = 1 if distributed.team is None else distributed.team.size
-        most = min(self.most, -(-len(number_P) // ranks))  # every process gets a slice
+        most = min(self.most, -(-len(number_P) // self.processes))
         slice_P = np.arange(len(number_P)) // most
         # Half of the memory is the estimate's margin: texts of actions are read too.
         if most * self.bytes_per_prompt > examples.ACTIVATIONS / 2:

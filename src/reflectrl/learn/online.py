@@ -106,7 +106,7 @@ def update(
         metrics: Metrics = {}
         for minibatch in batch.minibatches:
             totals, size = Metrics(), sum(len(part.units) for part in minibatch)
-            for part in minibatch[trainer.rank :: trainer.ranks]:
+            for part in trainer.team.stripe(minibatch):
                 # Only the critic needs a gradient while it warms up, and it reads the states without theirs.
                 with torch.set_grad_enabled(not warming):
                     logp_NA, hidden_ND = part.read()
@@ -135,7 +135,7 @@ def update(
                     loss = (0.0 if warming else loss) + config.critic_coef * terms["value_loss"]
                 # The parts of a minibatch differ in size, so a mean over it weighs each by its share of the units.
                 terms["loss"], share = loss, len(part.units) / size
-                trainer.backward(loss * share)
+                (loss * share).backward()
                 for name, term in terms.items():
                     totals[name] = totals.get(name, 0.0) + share * float(term.detach())
             weight = size / len(batch.labels_N)

@@ -124,7 +124,7 @@ class EpisodeRollouts(Rollouts):
             if not near_N.all():
                 latest.mean_return = float(steps.returns_N[~near_N].mean())
         baseline = latest.baseline(latest.learned)
-        return make_batch(self.policy, self.reference_policy, critic, steps, config, baseline, latest.rng)
+        return make_batch(self.policy, self.reference_policy, critic, steps, config, baseline, latest.rng, self.team)
 
     def replay(self, critic: ValueHead | None) -> Batch | None:
         config, rng = self.config, self.latest.rng
@@ -137,7 +137,9 @@ class EpisodeRollouts(Rollouts):
             # Past wins cannot be compared within their group, because the group's other episodes were not kept.
             config = replace(config, baseline="mean")
         steps = flatten(self.policy, past, config.gamma, self.shaping)
-        batch = make_batch(self.policy, self.reference_policy, critic, steps, config, self.latest.baseline(past))
+        batch = make_batch(
+            self.policy, self.reference_policy, critic, steps, config, self.latest.baseline(past), None, self.team
+        )
         if config.self_imitation:
             gains = imitate_gains(batch, steps.spans())
             self.buffer.set_priorities(drawn, gains[: len(drawn)])

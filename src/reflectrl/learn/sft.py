@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 
-from reflectrl.core import distributed
 from reflectrl.core.config import SFTConfig
 from reflectrl.core.types import UserError, named_seed
 from reflectrl.learn.examples import (
@@ -67,7 +66,7 @@ def train_sft(
         rows = [train[i] for i in next(batches)]
         tokens, mean_nll = sum(len(row.ids) - row.start for row in rows), 0.0
         with lm.training():
-            own = distributed.mine(rows)  # all of them, where one process trains
+            own = trainer.team.part(rows)
             for part in micro_batches(own, lm, config):
                 if config.text_coef:
                     nll, text = nll_and_text_loss(lm, own[part], share)
@@ -75,16 +74,16 @@ def train_sft(
                 else:
                     nll = summed_nll(lm, own[part], share)
                     loss = nll / tokens
-                trainer.backward(loss)
+                loss.backward()
                 mean_nll += float(nll.detach()) / tokens
         trainer.update({"loss": mean_nll})
         trainer.step += 1
 
         if trainer.is_due(config.eval_every, config.steps):
-            found = {"eval_loss": evaluate_loss(lm, validation, config.batch_size, share)}
+            found = {"eval_loss": evaluate_loss(lm, validation, config.batch_size, share, trainer.team)}
             score = [-found["eval_loss"]]
             if config.keep == "accuracy":
-                found["eval_accuracy"] = evaluate_accuracy(lm, validation, config.batch_size, share)
+                found["eval_accuracy"] = evaluate_accuracy(lm, validation, config.batch_size, share, trainer.team)
                 score.insert(0, found["eval_accuracy"])
             release_memory()
             verdict = log({"step": trainer.step, "loss": trainer.means()["loss"], **found})

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -32,7 +33,6 @@ from reflectrl.learn.batch import Rollouts
 from reflectrl.learn.checkpoint import load_meta, load_tensors, optimizer_tensors, restore_optimizer, save_state
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import release_memory
-from reflectrl.models.pieces import whole, wholes
 
 Model = LanguageModel | nn.Module
 Metrics = dict[str, float]
@@ -76,10 +76,7 @@ class Trainer:
         rate: share of the peak learning rates that is left, apart from the schedule. `obey` halves it.
         stopped: True if a callback has asked for the training to end.
         resumed: content of the loaded state, including what the loop added in `save`; None for a new training.
-        rank, ranks: number of this process, and number of processes. A process takes every `ranks`-th slice of a
-            batch, from `rank` on.
-        backward: function that adds the gradient of this process's share of a loss. With sharded models, all ranks
-            must call it.
+        team: the processes that train together. Each computes a part of every batch.
     """
 
     def __init__(
@@ -102,14 +99,11 @@ class Trainer:
         self.best_weights = weights_of(model) if keep_best else None
         self.resumed: dict[str, Any] | None = None
         self._recent: list[Metrics] = []
-        team = distributed.team
-        self.rank, self.ranks = (team.rank, team.size) if team is not None else (0, 1)
-        self._lockstep = team.lockstep if team is not None else None
-        self.backward: Callable[[Tensor], None] = Tensor.backward if self._lockstep is None else self._lockstep.backward
+        self.team = distributed.current()
         if folder is not None:
-            self.resumed = distributed.first(partial(load_meta, folder))
+            self.resumed = self.team.first(partial(load_meta, folder))
         if folder is not None and self.resumed is not None:
-            tensors = load_tensors(distributed.first(lambda: folder))  # all ranks read the first rank's folder
+            tensors = load_tensors(self.team.first(lambda: folder))  # all ranks read the first rank's folder
             if missing := self.parts.keys() - tensors.keys():
                 about = f"holds the state of another version's training (without {', '.join(sorted(missing))})"
                 raise UserError(f"{folder} {about}; remove it to begin this training anew")
@@ -138,12 +132,10 @@ class Trainer:
         Returns:
             The metrics, with clipping also "grad_norm": the norm of the model's gradient before clipping.
         """
-        noted = dict(metrics)
-        if distributed.team is not None:
-            noted = distributed.team.reduce([p for part in self._parameters for p in part], noted)
+        noted = self.team.reduce(list(chain.from_iterable(self._parameters)), metrics)
         if self.max_grad_norm is not None:
             norms = [nn.utils.clip_grad_norm_(part, self.max_grad_norm) for part in self._parameters]
-            noted["grad_norm"] = float(norms[0] if self._lockstep is None else whole(norms[0]))
+            noted["grad_norm"] = float(norms[0])
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -252,7 +244,6 @@ class Trainer:
             return
         tensors = {name: weights_of(part) for name, part in self.parts.items()} | {"best": self.best_weights or {}}
         tensors |= {f"optimizer{i}": optimizer_tensors(optimizer) for i, optimizer in enumerate(self.optimizers)}
-        tensors = {group: wholes(named) for group, named in tensors.items()}
         counters = {"step": self.step, "stale": self.stale, "best": self.best, "rate": self.rate, "logged": logged}
         save_state(self.folder, tensors, {**counters, "stopped": self.stopped, **more})
 

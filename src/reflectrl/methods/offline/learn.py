@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-from reflectrl.core import distributed
 from reflectrl.learn.optim import make_optimizers
 from reflectrl.learn.trainer import Metrics, Trainer, Verdict, linear
 from reflectrl.methods.offline.algorithms import DRAWN, PREFERENCES, items_of, losses_of, mean_loss, sampling_weights
@@ -70,7 +69,7 @@ def train_offline(
     trainer = Trainer(data.completions.lm, optimizers, config.max_grad_norm, state_folder)
 
     def evaluated() -> Metrics:
-        scores = evaluate() if evaluate else {"eval_loss": mean_loss(data, cache, held_out, config)}
+        scores = evaluate() if evaluate else {"eval_loss": mean_loss(data, cache, held_out, config, trainer.team)}
         trainer.keep_if_best(list(scores.values()) if evaluate else [-scores["eval_loss"]])
         return scores
 
@@ -80,11 +79,11 @@ def train_offline(
     while trainer.step < steps:
         trainer.set_rate(linear(trainer.step, steps, config.warmup))
         rows, terms = next(drawn), Metrics()
-        own = distributed.mine(rows)  # in a single process, all of them
+        own = trainer.team.part(rows)
         for part in np.array_split(own, min(config.accumulate, len(own))) if own else ():
             loss_N, noted = losses_of(data, cache, [train[i] for i in part], config)
             loss = loss_N.sum() / len(rows)
-            trainer.backward(loss)
+            loss.backward()
             share = len(part) / len(rows)
             parts = {"loss": float(loss.detach()), **{name: share * value for name, value in noted.items()}}
             terms = {name: terms.get(name, 0.0) + value for name, value in parts.items()}

@@ -26,7 +26,7 @@ STANDING = "standing"
 
 def judged_rollouts(context: Context, artifact: Artifact, *given: Any) -> JudgedRollouts:
     """Return the rollouts of a recipe with `judge.coef`. `given` are the arguments of `EpisodeRollouts`."""
-    if distributed.team is not None:
+    if distributed.current().size > 1:
         raise UserError("judge.coef: a judge cannot be asked by several processes that train together")
     recipe = context.recipe
     judge = asked_by(require_address(endpoint_settings(recipe), "endpoint"), recipe, context.run.path)

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from scipy.special import log_softmax
 
-from reflectrl.core import distributed
 from reflectrl.core.config import RLConfig
 from reflectrl.core.players.base import Player
 from reflectrl.core.prompts import reflector_prompt, tokenize
@@ -68,8 +67,6 @@ class ServedRollouts(EpisodeRollouts):
         self, settings: RolloutsConfig, folder: Path, policy: Policy, reflector: Player | None, *given: Any
     ) -> None:
         config: RLConfig = given[1]
-        if policy.lm.shards is not None and policy.lm.adapter is None:
-            raise UserError("rollouts.servers: with model.shard they take adapters only; set model.lora_rank")
         if settings.policy and settings.every > 1 and config.algorithm in losses.SINGLE_EPOCH:
             raise UserError(f"rollouts.every is above 1; rl.algorithm {config.algorithm!r} has no ratio to correct by")
         self.settings, self.folder, self.servers = settings, folder, Servers(settings)
@@ -91,7 +88,7 @@ class ServedRollouts(EpisodeRollouts):
     def refresh(self, most: int) -> None:
         """Send the present weights to the servers, if theirs are more than `most` updates old."""
         if self.sent < 0:
-            distributed.first(lambda: self.servers.unload(self.prefix))  # what a killed run has left there
+            self.team.first(lambda: self.servers.unload(self.prefix))  # what a killed run has left there
             if isinstance(self.reflector, ServedReflector):
                 self.writing.name = self._send(self.reflector.lm, "reflector")
                 self._compare_texts(self.reflector)
@@ -113,7 +110,7 @@ class ServedRollouts(EpisodeRollouts):
             self.servers.load(name, str(folder))
             return name
 
-        return distributed.first(send)
+        return self.team.first(send)
 
     def _drop_older(self, name: str) -> None:
         """Unload all of the policy's weights except the present ones, and remove the folder of the previous ones."""
@@ -123,7 +120,7 @@ class ServedRollouts(EpisodeRollouts):
             if name not in ("", self.choosing.name):
                 shutil.rmtree(self.folder / name.removeprefix(f"{self.prefix}-"), ignore_errors=True)
 
-        distributed.first(drop)
+        self.team.first(drop)
 
     @cached_property
     def _observations(self) -> list[Observation]:
@@ -169,11 +166,12 @@ class ServedRollouts(EpisodeRollouts):
         self.refresh(most=self.settings.every - 1)
         before = self._counts()
         batch = super().collect(update, critic)
-        counts = {name: distributed.total(value - before[name]) for name, value in self._counts().items()}
+        counts = {name: self.team.total(value - before[name]) for name, value in self._counts().items()}
         batch.metrics |= self._lags() | importance_ratios(batch, self.config)
         batch.metrics["labels_missing"] = counts["missing"] / max(1, counts["asked"])
-        ranks = 1 if distributed.team is None else distributed.team.size  # which ask at the same time
-        batch.metrics["requests_per_second"] = counts["requests"] * ranks / max(1e-9, counts["seconds"])
+        # All processes ask at the same time, so the seconds are those of one process.
+        seconds = counts["seconds"] / self.team.size
+        batch.metrics["requests_per_second"] = counts["requests"] / max(1e-9, seconds)
         return batch
 
     def groups(self, count: int, rng: np.random.Generator) -> list[Group]:
@@ -196,7 +194,7 @@ class ServedRollouts(EpisodeRollouts):
             self.servers.unload(self.prefix)
             shutil.rmtree(self.folder, ignore_errors=True)
 
-        distributed.first(drop)
+        self.team.first(drop)
         self.servers.close()
 
     def _counts(self) -> dict[str, float]:
