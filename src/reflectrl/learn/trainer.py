@@ -93,7 +93,7 @@ class Trainer:
         self.parts |= {name: part for name, part in (parts or {}).items() if part is not None}
         self.max_grad_norm, self._parameters = max_grad_norm, [list(part.parameters()) for part in self.parts.values()]
         self.step, self.stale, self.rate, self.stopped = 0, 0, 1.0, False
-        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        for group in self._groups():
             group.setdefault("initial_lr", group["lr"])
         self.best: tuple[float, ...] = (-math.inf,)
         self.best_weights = weights_of(model) if keep_best else None
@@ -108,6 +108,7 @@ class Trainer:
                 about = f"holds the state of another version's training (without {', '.join(sorted(missing))})"
                 raise UserError(f"{folder} {about}; remove it to begin this training anew")
             if keep_best:
+                # Through the model, so that they have its device and data types.
                 load_weights(model, tensors["best"])
                 self.best_weights = weights_of(model)
             for name, part in self.parts.items():
@@ -117,7 +118,7 @@ class Trainer:
             self.step, self.stale, self.best = self.resumed["step"], self.resumed["stale"], tuple(self.resumed["best"])
             self.rate, self.stopped = self.resumed.get("rate", 1.0), self.resumed.get("stopped", False)
             if self.rate != 1.0:
-                self.set_rate(1.0)
+                self.set_rate(1.0)  # a loop with a constant schedule never sets it
 
     def update(self, metrics: Mapping[str, float]) -> Metrics:
         """Take a step of every optimiser along the accumulated gradients, and reset the gradients.
@@ -186,9 +187,13 @@ class Trainer:
 
     def set_rate(self, share: float) -> None:
         """Set every learning rate to its peak times `rate` times a schedule's share."""
+        for group in self._groups():
+            group["lr"] = group["initial_lr"] * self.rate * share
+
+    def _groups(self) -> Iterator[dict[str, Any]]:
+        """Yield the parameter groups of all optimisers."""
         for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = group["initial_lr"] * self.rate * share
+            yield from optimizer.param_groups
 
     def has_ended(self, last: int) -> bool:
         """Return whether this was the last step, or a callback has asked for the training to end."""
@@ -204,8 +209,9 @@ class Trainer:
             self.stopped = True
         elif verdict == "roll-back":
             self.roll_back()
+            # The rate is kept as well, since a schedule sets all learning rates anew before the next step.
             self.rate /= 2
-            for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
+            for group in self._groups():
                 group["lr"] /= 2
 
     def means(self) -> Metrics:
@@ -222,7 +228,9 @@ class Trainer:
         Args:
             score: scores, the most important first. Higher is better.
         """
-        self.stale = 0 if tuple(score) > self.best else self.stale + 1
+        self.stale += 1
+        if tuple(score) > self.best:
+            self.stale = 0
         if tuple(score) >= self.best:
             self.best, self.best_weights = tuple(score), weights_of(self.model)
 
@@ -230,7 +238,7 @@ class Trainer:
         """Return to the best weights so far, and clear the optimisers' state."""
         load_weights(self.model, self.best_weights or {})
         for optimizer in self.optimizers:
-            optimizer.state.clear()
+            optimizer.state.clear()  # its momentum leads back to where the weights went wrong
 
     def save(self, logged: int, **more: Any) -> None:
         """Save the state, from which a killed training continues with identical bits. The previous state is kept.

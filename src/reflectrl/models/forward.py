@@ -61,6 +61,7 @@ def hidden_states(
 
         attention = in_one_precision
 
+    # The engine's own loop knows neither dropout nor the recomputation of gradient checkpointing.
     by_library = (core.training and drops(core)) or (torch.is_grad_enabled() and getattr(core, "recomputes", False))
     if walk is not None and not by_library:
         return walk(core.base_model, ids_N, positions_N, attention, wanted)
@@ -121,6 +122,7 @@ def _walk_gpt2(
     x_ND = base.wte(ids_N) + base.wpe(positions_N)
     for i, block in enumerate(base.h):
         query, key, value = enter(block, x_ND)
+        # After the last block only the wanted tokens matter. The others still give keys and values to them.
         some = wanted if i == len(base.h) - 1 else None
         if some is not None:
             query, x_ND = query[some], x_ND[some]
@@ -209,6 +211,7 @@ def linear(module: Any, x_ND: Tensor) -> Tensor:
             return torch.addmm(module.bias, x_ND, module.weight)
         return module(x_ND)
     weight_OD, bias_O = module.weight, module.bias
+    # Small matrices stay in the CPU's caches, where the order of the factors does not matter.
     large = weight_OD.numel() >= LARGE and x_ND.device.type == "cpu"
     learning = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
     if torch.compiler.is_compiling() or not large or learning or len(x_ND) not in turned_rows():

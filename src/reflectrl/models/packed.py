@@ -81,25 +81,28 @@ class PackedBackend:
         if self.lm.adapter is not None:
             self.lm.activate()
         blocks = packing.blocks
-        ids = [token for block in blocks for token in block.ids]
-        places = [
-            block.start + depth
-            for block in blocks
-            for depth in (range(len(block.ids)) if block.trie is None else block.trie.depths)
-        ]
+        ids, positions = list[int](), list[int]()
+        for block in blocks:
+            # Branches of a trie are alternatives: tokens of equal depth have the same position in the text.
+            depths = range(len(block.ids)) if block.trie is None else block.trie.depths
+            ids += block.ids
+            positions += [block.start + depth for depth in depths]
+        # Each wanted token is computed once, in ascending order, however often and in whatever order it is asked for.
         asked = ((), ()) if at == "all" else np.unique(np.asarray(at), return_inverse=True)
-        ids_N, positions_N, wanted_W, order_M = to_device(self.device, ids, places, *asked)
+        ids_N, positions_N, wanted_W, order_M = to_device(self.device, ids, positions, *asked)
         attend = self._attention(blocks, caches)
         with torch.set_grad_enabled(torch.is_grad_enabled() and caches is None):
             wanted = None if at == "all" else wanted_W
             hidden_WD = hidden_states(self.core, ids_N, positions_N, attend, wanted, self.walk)
-        runs = [block for block in blocks if block.trie is None]
+        runs = [block for block in blocks if block.trie is None]  # only the chosen branch of a trie would be kept
         for block, cache in zip(runs, caches or (), strict=False):
             cache.ids += block.ids
         self.lm.counters.passes += 1
         self.lm.counters.encoded += len(ids_N)
         self.lm.counters.reused += sum(packing.lengths()) - sum(len(block.ids) for block in runs)
-        self.lm.counters.pairs += sum(n * block.start + n * (n + 1) // 2 for block in blocks if (n := len(block.ids)))
+        for block in blocks:
+            n = len(block.ids)
+            self.lm.counters.pairs += n * block.start + n * (n + 1) // 2
         return hidden_WD if wanted is None else hidden_WD[order_M]
 
     def _attention(self, blocks: Sequence[Block], caches: Sequence[KVCache] | None) -> Attend:
@@ -134,11 +137,11 @@ class PackedBackend:
             packing = prompts if isinstance(prompts, Packing) else self.pack(prompts)
             return self.encode(packing, packing.ends() if at == "ends" else at)
         new = [len(prompt) - cache.match(prompt, REUSE) for prompt, cache in zip(prompts, caches, strict=True)]
-        found = []
+        ends = []
         for rows in portions(new, self.pass_tokens):
             packing = remainders(prompts[rows], caches[rows])
-            found.append(self.encode(packing, packing.ends(), caches[rows]))
-        return torch.cat(found)
+            ends.append(self.encode(packing, packing.ends(), caches[rows]))
+        return torch.cat(ends)
 
     def score(
         self,
@@ -168,8 +171,9 @@ class PackedBackend:
         if scoring != "enumeration":
             return text_logits(self, prompts, answers, scoring, caches)
         hidden_PD = self.read(prompts, caches=caches)
-        labels = max(answers, key=lambda one: len(one.ids)).ids  # prompts with fewer actions use the first of these
-        (labels_A,) = to_device(self.device, [ids[0] for ids in labels])
+        # All prompts use the labels of the longest list. Those with fewer actions use the first of them.
+        longest = max(answers, key=lambda candidates: len(candidates.ids))
+        (labels_A,) = to_device(self.device, [ids[0] for ids in longest.ids])
         return self.logits(hidden_PD, labels_A).float(), hidden_PD
 
     def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -207,16 +211,17 @@ class PackedBackend:
         """Continue all prompts together, each until its own end."""
         limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
         caches = [KVCache() for _ in prompts] if caches is None else caches
-        rows = [
-            _Row(limit, generator, "".join(map(chr, prompt)) if draft_model else "", [prompt[-1]])
-            for prompt, limit, generator in zip(prompts, limits, generators, strict=True)
-        ]
+        rows = []
+        for prompt, limit, generator in zip(prompts, limits, generators, strict=True):
+            text = "".join(map(chr, prompt)) if draft_model else ""  # the draft model searches tokens as characters
+            rows.append(_Row(limit, generator, text, [prompt[-1]]))
         hidden_ND = self.read(prompts, caches=caches)
         attend = DecodingAttention(caches, max(limits, default=0), self.device, self.lm.shortcuts.batched)
         writing = rows
         while writing:
             self._draw(self.logits(hidden_ND).float(), writing, draw)
             stay = [slot for slot, row in enumerate(writing) if not row.done]
+            # Keys and values of rejected guesses are dropped, and those of finished texts with them.
             attend.keep([row.kept for row in writing], stay)
             if draft_model is not None:
                 for row in writing:
@@ -227,6 +232,7 @@ class PackedBackend:
             for row in writing:
                 if draft_model is not None:
                     row.draft = draft_model.draft(row.prompt, row.text, row.limit - len(row.ids) - 1)
+                # The last token was drawn but not read yet, so the next pass reads it with the guesses after it.
                 row.pending, row.kept = [row.ids[-1], *map(ord, row.draft.tokens)], 0
             ids_N, positions_N = attend.advance([row.pending for row in writing])
             hidden_ND = hidden_states(self.core, ids_N, positions_N, attend, None, self.walk)
@@ -249,7 +255,7 @@ class PackedBackend:
         while going:
             at = [starts[slot] + depth for slot in going]
             if ahead:
-                drawn = [ahead[place] for place in at]
+                drawn = [ahead[index] for index in at]
             else:
                 logits_BV = logits_NV if len(at) == len(logits_NV) else logits_NV[at]
                 tokens_B, logp_B = draw(logits_BV, [rows[slot].generator for slot in going])
