@@ -45,7 +45,7 @@ def start(env: Any) -> tuple[str, dict[str, Any]]:
     [
         ("MiniGrid-DoorKey-5x5-v0", 6, "Goal: use the key to open the door and then get to the goal."),
         ("MiniGrid-Empty-5x5-v0", 6, "You see a wall"),
-        ("CliffWalking-v1", 4, "o  o  o"),
+        ("CliffWalking-v1", 4, "C  C  C"),
         ("FrozenLake-v1", 4, "[S]FFF"),
         ("Blackjack-v1", 2, "value 0 is "),
         ("CartPole-v1", 2, "value 3 is "),
