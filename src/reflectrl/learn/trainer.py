@@ -11,6 +11,18 @@ rollouts lets `updates` evaluate, keep the best weights, save, resume and log:
             loss.backward()
             metrics |= trainer.update({"loss": ...})
 
+A loop that learns from a fixed set of examples is as short:
+
+    while not trainer.has_ended(config.steps):
+        trainer.set_rate(cosine(trainer.step, config.steps, config.warmup))
+        loss = ...
+        loss.backward()
+        trainer.update({"loss": ...})
+        trainer.step += 1
+        if trainer.is_due(config.eval_every, config.steps):
+            trainer.checkpoint({"eval_loss": ...}, [score], log)
+    trainer.finish()
+
 Nothing here calls back into the loop.
 """
 
@@ -197,7 +209,7 @@ class Trainer:
 
     def has_ended(self, last: int) -> bool:
         """Return whether this was the last step, or a callback has asked for the training to end."""
-        return self.stopped or self.step == last
+        return self.stopped or self.step >= last
 
     def is_due(self, every: int, last: int) -> bool:
         """Return whether to evaluate now: every `every` steps, and at the end."""
@@ -218,6 +230,19 @@ class Trainer:
         """Return the mean metrics over the optimiser steps since the last call."""
         recent, self._recent = self._recent, []
         return {name: sum(metrics[name] for metrics in recent) / len(recent) for name in recent[0]}
+
+    def checkpoint(self, metrics: Metrics, score: Sequence[float], log: Log) -> None:
+        """Log an evaluation between steps, keep the weights if they are the best so far, and save the state.
+
+        Args:
+            metrics: metrics of the evaluation. The step is added.
+            score: scores, the most important first. Higher is better.
+            log: callback for metrics. Any request of it ends the training.
+        """
+        release_memory()
+        self.keep_if_best(score)
+        self.stopped = bool(log({"step": self.step, **metrics}))
+        self.save(logged=self.step)
 
     def keep_if_best(self, score: Sequence[float]) -> None:
         """Keep a copy of the weights if no earlier weights scored higher.
