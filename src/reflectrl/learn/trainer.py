@@ -108,7 +108,9 @@ class Trainer:
         for group in self._groups():
             group.setdefault("initial_lr", group["lr"])
         self.best: tuple[float, ...] = (-math.inf,)
-        self.best_weights = weights_of(model) if keep_best else None
+        self.best_weights: dict[str, Tensor] | None = None
+        if keep_best:
+            self.best_weights = weights_of(model)
         self.resumed: dict[str, Any] | None = None
         self._recent: list[Metrics] = []
         self.team = distributed.current()
@@ -229,7 +231,10 @@ class Trainer:
     def means(self) -> Metrics:
         """Return the mean metrics over the optimiser steps since the last call."""
         recent, self._recent = self._recent, []
-        return {name: sum(metrics[name] for metrics in recent) / len(recent) for name in recent[0]}
+        means = Metrics()
+        for name in recent[0]:
+            means[name] = sum(metrics[name] for metrics in recent) / len(recent)
+        return means
 
     def checkpoint(self, metrics: Metrics, score: Sequence[float], log: Log) -> None:
         """Log an evaluation between steps, keep the weights if they are the best so far, and save the state.
@@ -314,4 +319,6 @@ def cosine(step: int, steps: int, warmup: float) -> float:
 def linear(step: int, steps: int, warmup: float) -> float:
     """Rise linearly over a share `warmup` of the steps, from above 0, then fall linearly to 0 after the last step."""
     rising = round(warmup * steps)
-    return (step + 1) / (rising + 1) if step < rising else (steps - step) / (steps - rising)
+    if step < rising:
+        return (step + 1) / (rising + 1)
+    return (steps - step) / (steps - rising)

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from reflectrl.models.attention import Attend, BlockAttention, DecodingAttention, to_device
 from reflectrl.models.backend import Answers, Draw, Scoring, Written
 from reflectrl.models.batched import BatchedAttention, WholeAttention, share_nothing
-from reflectrl.models.forward import head_logits, hidden_states, walk_of
+from reflectrl.models.forward import Walk, head_logits, hidden_states, walk_of
 from reflectrl.models.generation import END, Draft, DraftModel
 from reflectrl.models.plain import own_logits
 from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, apart, pack, portions, remainders
@@ -66,7 +66,9 @@ class PackedBackend:
 
     def __init__(self, lm: LanguageModel) -> None:
         self.lm, self.core, self.device, self.ends = lm, lm.core, lm.device, lm.ends
-        self.walk = walk_of(lm.core, lm.shortcuts.compiled) if lm.shortcuts.blocks else None
+        self.walk: Walk | None = None
+        if lm.shortcuts.blocks:
+            self.walk = walk_of(lm.core, lm.shortcuts.compiled)
         self.pass_tokens = lm.pass_tokens
 
     def encode(
@@ -88,22 +90,28 @@ class PackedBackend:
             ids += block.ids
             positions += [block.start + depth for depth in depths]
         # Each wanted token is computed once, in ascending order, however often and in whatever order it is asked for.
-        asked = ((), ()) if at == "all" else np.unique(np.asarray(at), return_inverse=True)
-        ids_N, positions_N, wanted_W, order_M = to_device(self.device, ids, positions, *asked)
+        ascending, order = np.array([], dtype=int), np.array([], dtype=int)
+        if at != "all":
+            ascending, order = np.unique(np.asarray(at), return_inverse=True)
+        ids_N, positions_N, wanted_W, order_M = to_device(self.device, ids, positions, ascending, order)
         attend = self._attention(blocks, caches)
+        wanted = None if at == "all" else wanted_W
         with torch.set_grad_enabled(torch.is_grad_enabled() and caches is None):
-            wanted = None if at == "all" else wanted_W
             hidden_WD = hidden_states(self.core, ids_N, positions_N, attend, wanted, self.walk)
         runs = [block for block in blocks if block.trie is None]  # only the chosen branch of a trie would be kept
         for block, cache in zip(runs, caches or (), strict=False):
             cache.ids += block.ids
         self.lm.counters.passes += 1
         self.lm.counters.encoded += len(ids_N)
-        self.lm.counters.reused += sum(packing.lengths()) - sum(len(block.ids) for block in runs)
+        self.lm.counters.reused += sum(packing.lengths())
         for block in blocks:
             n = len(block.ids)
             self.lm.counters.pairs += n * block.start + n * (n + 1) // 2
-        return hidden_WD if wanted is None else hidden_WD[order_M]
+            if block.trie is None:
+                self.lm.counters.reused -= n
+        if wanted is None:
+            return hidden_WD
+        return hidden_WD[order_M]
 
     def _attention(self, blocks: Sequence[Block], caches: Sequence[KVCache] | None) -> Attend:
         """Choose the implementation of attention for the blocks of a pass."""
@@ -121,8 +129,8 @@ class PackedBackend:
         """
         packing = pack(prompts)
         if self.lm.shortcuts.batched:
-            apart_tokens = sum(map(len, prompts))
-            if sum(len(block.ids) for block in packing.blocks) > apart_tokens * WORTH_SHARING:
+            tokens, tokens_apart = sum(len(block.ids) for block in packing.blocks), sum(map(len, prompts))
+            if tokens > tokens_apart * WORTH_SHARING:
                 return apart(prompts)
         return packing
 
@@ -135,7 +143,9 @@ class PackedBackend:
         """Read prompts in one pass. With caches, read them in passes of about `pass_tokens` new tokens."""
         if caches is None:
             packing = prompts if isinstance(prompts, Packing) else self.pack(prompts)
-            return self.encode(packing, packing.ends() if at == "ends" else at)
+            if at == "ends":
+                at = packing.ends()
+            return self.encode(packing, at)
         new = [len(prompt) - cache.match(prompt, REUSE) for prompt, cache in zip(prompts, caches, strict=True)]
         ends = []
         for rows in portions(new, self.pass_tokens):
@@ -157,13 +167,13 @@ class PackedBackend:
         Prompts are sorted first, so that common prefixes fall into the same pass.
         """
         if caches is None and not isinstance(prompts, Packing):
+            pack_prompts = self.pack if share else apart
             if not torch.is_inference_mode_enabled():
-                return self.score(self.pack(prompts) if share else apart(prompts), answers, scoring)
+                return self.score(pack_prompts(prompts), answers, scoring)
             order = sorted(range(len(prompts)), key=lambda i: prompts[i])
             rows, ends = [Tensor()] * len(prompts), [Tensor()] * len(prompts)
             for part in portions([len(prompts[i]) for i in order], self.pass_tokens):
-                together = [prompts[i] for i in order[part]]
-                packing = self.pack(together) if share else apart(together)
+                packing = pack_prompts([prompts[i] for i in order[part]])
                 logits_PA, hidden_PD = self.score(packing, [answers[i] for i in order[part]], scoring)
                 for i, row_A, end_D in zip(order[part], logits_PA, hidden_PD, strict=True):
                     rows[i], ends[i] = row_A, end_D
@@ -183,7 +193,9 @@ class PackedBackend:
             self.lm.counters.logits += logits.numel()
             return logits
         logits_NV = self._own_logits(hidden_ND)
-        return logits_NV if rows is None else logits_NV[:, rows]
+        if rows is None:
+            return logits_NV
+        return logits_NV[:, rows]
 
     def token_logits(self, hidden_RD: Tensor, where_E: Tensor, tokens_E: Tensor) -> Tensor:
         """Compute logits (E,) in float32 of the tokens `tokens_E` after the hidden states `hidden_RD[where_E]`."""
@@ -209,8 +221,11 @@ class PackedBackend:
         draft_model: DraftModel | None = None,
     ) -> list[Written]:
         """Continue all prompts together, each until its own end."""
-        limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
-        caches = [KVCache() for _ in prompts] if caches is None else caches
+        limits = max_new_tokens
+        if isinstance(limits, int):
+            limits = [limits] * len(prompts)
+        if caches is None:
+            caches = [KVCache() for _ in prompts]
         rows = []
         for prompt, limit, generator in zip(prompts, limits, generators, strict=True):
             text = "".join(map(chr, prompt)) if draft_model else ""  # the draft model searches tokens as characters
@@ -249,8 +264,10 @@ class PackedBackend:
         slow, all are drawn at once (`_ahead`).
         """
         starts = [0, *accumulate(len(row.pending) for row in rows)]
-        states = [row.generator.bit_generator.state for row in rows] if self.lm.shortcuts.batched else []
-        ahead = self._ahead(logits_NV, rows, draw) if states else []
+        states, ahead = [], list[tuple[int, float]]()
+        if self.lm.shortcuts.batched:
+            states = [row.generator.bit_generator.state for row in rows]
+            ahead = self._ahead(logits_NV, rows, draw)
         going, depth = list(range(len(rows))), 0
         while going:
             at = [starts[slot] + depth for slot in going]

@@ -96,8 +96,9 @@ class LanguagePlayer(Generic[Key, Result]):
 
     def __init__(self, lm: LanguageModel, sampling: Sampling, memory: int, cache: int) -> None:
         self.lm, self.sampling, self.memory = lm, sampling, memory
-        # On GPUs, caches are copied into padded batches, which takes memory too.
-        working = WORKING // (3 if lm.shortcuts.batched else 1)
+        working = WORKING
+        if lm.shortcuts.batched:
+            working //= 3  # on GPUs, caches are copied into padded batches, which takes memory too
         self.activation_bytes = lm.activation_bytes
         self.backend, self.pool = lm.backend, KVCachePool(lm.token_bytes, cache, working)
         self.lookups = self.hits = 0
@@ -216,24 +217,36 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
 
     def answers(self, actions: Actions) -> Answers:
         """Return the tokens of each action's answer: its label, in the order of listing, or its text."""
-        key = len(actions) if self.scoring == "enumeration" else actions
+        # Labels depend on the number of actions only, so most steps share an entry.
+        key = len(actions) if self.packs else actions
         if key not in self._answers:
-            if self.scoring == "enumeration":
-                enough = len(actions) <= len(self._labels.token_ids)
-                labels = self._labels if enough else self.labels(len(actions))  # raises an error that says why
-                made = Answers(tuple((token,) for token in labels.token_ids[: len(actions)]), (1,) * len(actions))
-            else:
-                space, before = ("", self._opening) if self._opening else (" ", IN_WORDS)
-                ids = tuple((*self.lm.encode(space + action, before), self.lm.end) for action in actions)
-                made = Answers(ids, tuple(max(1, len(action.split())) for action in actions))
             if len(self._answers) >= max(1, self.memory):
                 self._answers.clear()
-            self._answers[key] = made
+            self._answers[key] = self._labelled(len(actions)) if self.packs else self._in_words(actions)
         return self._answers[key]
+
+    def _labelled(self, count: int) -> Answers:
+        """Return the tokens of the first `count` labels."""
+        labels = self._labels
+        if count > len(labels.token_ids):
+            labels = self.labels(count)  # raises an error that says why there are too few
+        return Answers(tuple((token,) for token in labels.token_ids[:count]), (1,) * count)
+
+    def _in_words(self, actions: Actions) -> Answers:
+        """Return the tokens of the actions' texts, each with its end."""
+        # A chat template ends with a line break. Elsewhere a space separates the answer from the prompt's last word.
+        space, before = ("", self._opening) if self._opening else (" ", IN_WORDS)
+        ids, words = list[Ids](), list[int]()
+        for action in actions:
+            ids.append((*self.lm.encode(space + action, before), self.lm.end))
+            words.append(max(1, len(action.split())))
+        return Answers(tuple(ids), tuple(words))
 
     def action_tokens(self, actions: Actions) -> Ids:
         """Return the tokens read after a prompt to score the actions: none for labels, else the tokens of all texts."""
-        return () if self.packs else tuple(chain.from_iterable(self.answers(actions).ids))
+        if self.packs:
+            return ()
+        return tuple(chain.from_iterable(self.answers(actions).ids))
 
     def prompt(self, observation: Observation, reflection: str | None, order: Sequence[int] = ()) -> Ids:
         """Return the token ids of the prompt for a choice.
@@ -242,14 +255,15 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
             order: for each label, the index of its action; empty for the environment's order.
         """
         answers = self.answers(observation.actions)
-        if self.scoring != "enumeration":
+        if not self.packs:
             return tokenize(self.lm, words_prompt(observation, reflection), reserve=max(map(len, answers.ids)))
         history, rest = policy_prompt(observation, reflection, self._labels.texts, order)
         return tokenize(self.lm, Prompt(history, rest + self._labels.gap))
 
     def answer(self, actions: Actions, action: int, label: int) -> Ids:
         """Return the tokens that choose an action that is listed under label number `label`."""
-        return self.answers(actions).ids[label if self.scoring == "enumeration" else action]
+        index = label if self.packs else action
+        return self.answers(actions).ids[index]
 
     def logits(self, prompts: Sequence[Ids], actions: Sequence[Actions]) -> tuple[Tensor, Tensor]:
         """Compute logits (P, A) of each prompt's actions, and hidden states (P, D) after it. Gradients flow.
@@ -320,11 +334,15 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
     ) -> list[np.ndarray]:
         """Compute logits of the listed actions."""
         prompts, answers = [ids for ids, _ in keys], [self.answers(actions) for _, actions in keys]
-        found, _ = self.backend.score(prompts, answers, self.scoring, caches, share=self.memory > 0)
-        rows = [row[: len(one.ids)] for row, one in zip(found.cpu(), answers, strict=True)]
-        if not all(row.isfinite().all() for row in rows):
-            raise UserError("the policy's logits are not finite: its weights are broken (a learning rate too high?)")
-        return [row.double().numpy() for row in rows]
+        logits_PA, _ = self.backend.score(prompts, answers, self.scoring, caches, share=self.memory > 0)
+        rows = []
+        for row_A, (_, actions) in zip(logits_PA.cpu(), keys, strict=True):
+            listed_A = row_A[: len(actions)]
+            if not listed_A.isfinite().all():
+                about = "its weights are broken (a learning rate too high?)"
+                raise UserError(f"the policy's logits are not finite: {about}")
+            rows.append(listed_A.double().numpy())
+        return rows
 
 
 class Reflector(LanguagePlayer[Ids, Written]):
