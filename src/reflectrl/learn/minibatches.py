@@ -140,4 +140,6 @@ def compute_advantages(steps: Steps, config: RLConfig, baseline: float | Tensor,
     """
     if config.baseline in ADVANTAGES:
         return ADVANTAGES[config.baseline](steps, config, values_N)
-    return steps.returns_N - (baseline if config.baseline == "mean" else 0.0)
+    if config.baseline == "mean":
+        return steps.returns_N - baseline
+    return steps.returns_N - 0.0  # a copy, which the update may change

@@ -23,7 +23,7 @@ import torch
 from reflectrl.core.config import RLConfig
 from reflectrl.learn import losses
 from reflectrl.learn.batch import Batch, Rollouts
-from reflectrl.learn.trainer import Log, Metrics, Model, Trainer, cosine, linear
+from reflectrl.learn.trainer import Log, Metrics, Model, Trainer, accumulate, cosine, linear
 from reflectrl.learn.value import ValueHead, make_critic
 
 
@@ -84,7 +84,9 @@ def adapted(rate: float, moved: float, target: float) -> float:
     """
     if moved > 2 * target:
         return max(0.01, rate / 1.5)
-    return min(10.0, rate * 1.5) if moved < target / 2 else rate
+    if moved < target / 2:
+        return min(10.0, rate * 1.5)
+    return rate
 
 
 def update(
@@ -101,7 +103,9 @@ def update(
     Returns:
         Metrics of the last epoch.
     """
-    advantages_N = losses.normalise(batch.advantages_N) if config.normalise else batch.advantages_N
+    advantages_N = batch.advantages_N
+    if config.normalise:
+        advantages_N = losses.normalise(advantages_N)  # over the whole batch, so that minibatches stay comparable
     for _ in range(epochs):
         metrics: Metrics = {}
         for minibatch in batch.minibatches:
@@ -129,18 +133,15 @@ def update(
                     terms["kl"] = losses.categorical_kl(logp_NA, part.ref_logp_NA).mean()
                     loss = loss + config.kl_coef * terms["kl"]
                 if critic is not None:
-                    # With detached states, the critic's gradient does not reach the policy (never while it warms up).
-                    read_ND = hidden_ND if config.critic_shares and not warming else hidden_ND.detach()
-                    terms["value_loss"] = losses.value_loss(critic(read_ND), returns_N)
+                    if warming or not config.critic_shares:
+                        hidden_ND = hidden_ND.detach()  # the critic's gradient does not reach the policy
+                    terms["value_loss"] = losses.value_loss(critic(hidden_ND), returns_N)
                     loss = (0.0 if warming else loss) + config.critic_coef * terms["value_loss"]
                 # The parts of a minibatch differ in size, so a mean over it weighs each by its share of the units.
                 terms["loss"], share = loss, len(part.units) / size
                 (loss * share).backward()
-                for name, term in terms.items():
-                    totals[name] = totals.get(name, 0.0) + share * float(term.detach())
-            weight = size / len(batch.labels_N)
-            for name, value in trainer.update(totals).items():
-                metrics[name] = metrics.get(name, 0.0) + weight * value
+                accumulate(totals, terms, share)
+            accumulate(metrics, trainer.update(totals), size / len(batch.labels_N))
     if batch.values_N is not None:
         metrics["explained_variance"] = losses.explained_variance(batch.values_N, batch.returns_N)
     return metrics | batch.metrics

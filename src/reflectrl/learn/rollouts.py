@@ -117,6 +117,7 @@ class EpisodeRollouts(Rollouts):
         self.latest = latest = self.play(update)
         self.shaping.count(latest.played)
         steps = flatten(self.policy, latest.learned, config.gamma, self.shaping)
+        # The means are of the policy's own fresh episodes, which say what it earns now; replayed wins never enter.
         latest.mean_return = float(steps.returns_N.mean())
         near_N = begun_near_win(latest.learned)
         if config.reverse and near_N.any():
@@ -153,7 +154,9 @@ class EpisodeRollouts(Rollouts):
         current, _ = by_start(played, stage)
         length = float(np.mean([len(episode.steps) for episode in current]))
         metrics = {"success": success_rate(current), "return": mean_return(current), "steps": length, **self.totals}
-        actions = {step.observation.actions[step.action] for episode in played for step in episode.steps}
+        actions = set[str]()
+        for episode in played:
+            actions.update(step.observation.actions[step.action] for step in episode.steps)
         metrics["distinct_actions"] = len(actions)
         if group > 1:
             metrics["groups_with_signal"] = len(with_signal(played, group, self.shaping)) / len(played)
@@ -173,6 +176,7 @@ class EpisodeRollouts(Rollouts):
         for _ in range(1 + config.refills):
             fresh = self.judged(self.play_groups(update, drawn, self.groups(missing, rng)))
             played, drawn = played + fresh, drawn + missing
+            # A group with equal returns has no advantages, so another group is played in its place.
             learned += with_signal(fresh, config.group, self.shaping) if config.refills else fresh
             missing = config.episodes // config.group - len(learned) // config.group
             if not missing:

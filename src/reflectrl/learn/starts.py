@@ -47,7 +47,9 @@ class Starts:
     def __init__(self, config: RLConfig, env: TextEnv, wins: Iterable[Episode] = ()) -> None:
         self.config, self.env = config, env
         self.curriculum = Curriculum(env.stages, config.curriculum, config.updates, config.gate)
-        self.rates = SuccessRates() if config.draw == "by-success" else None
+        self.rates: SuccessRates | None = None
+        if config.draw == "by-success":
+            self.rates = SuccessRates()
         self.reverse = ReverseCurriculum(config.reverse, config.reverse_gate, config.reverse_step)
         self.reverse.add(sorted(wins, key=lambda episode: len(episode.steps)), env)
 
@@ -58,7 +60,9 @@ class Starts:
 
     def horizon(self, update: int) -> int:
         """Return the horizon of an update's episodes; 0 leaves it to the environment."""
-        return growing_horizon(self.config, self.env.horizon, update) if self.config.first_horizon else 0
+        if not self.config.first_horizon:
+            return 0
+        return growing_horizon(self.config, self.env.horizon, update)
 
     def draw(self, count: int, rng: np.random.Generator) -> list[Group]:
         """Draw tasks and starting points for `count` groups of episodes."""
@@ -76,6 +80,7 @@ class Starts:
         metrics = dict[str, float]()
         from_beginning, near = by_start(episodes, self.stage)
         if self.rates is not None:
+            # Episodes that begin near a win are easy, so they say little about the whole task.
             self.rates.add(episode for episode in episodes if not replayed(episode))
         if near:
             metrics = {"reverse_success": success_rate(near), "reverse_distance": float(self.reverse.distance)}

@@ -290,6 +290,13 @@ class Trainer:
         load_weights(self.model, self.best_weights or {})
 
 
+def accumulate(totals: Metrics, terms: Mapping[str, Tensor | float], weight: float = 1.0) -> None:
+    """Add the terms of a slice to a batch's metrics in place. With shares as weights, the totals are means."""
+    for name, term in terms.items():
+        value = float(term.detach()) if isinstance(term, Tensor) else term
+        totals[name] = totals.get(name, 0.0) + weight * value
+
+
 def weights_of(model: Model) -> dict[str, Tensor]:
     """Copy a model's weights, or only the adapter's. Frozen layers are left out, unless all layers are frozen."""
     if isinstance(model, LanguageModel):

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from reflectrl.learn.optim import make_optimizers
-from reflectrl.learn.trainer import Log, Metrics, Trainer, linear
+from reflectrl.learn.trainer import Log, Metrics, Trainer, accumulate, linear
 from reflectrl.methods.offline.algorithms import DRAWN, PREFERENCES, items_of, losses_of, mean_loss, sampling_weights
 from reflectrl.methods.offline.completions import Dataset
 from reflectrl.methods.offline.config import OfflineConfig
@@ -89,9 +89,8 @@ def train_offline(
             loss = loss_N.sum() / len(rows)
             loss.backward()
             share = len(part) / len(rows)
-            terms["loss"] = terms.get("loss", 0.0) + float(loss.detach())
-            for name, value in noted.items():
-                terms[name] = terms.get(name, 0.0) + share * value
+            accumulate(terms, {"loss": loss})
+            accumulate(terms, noted, share)
         trainer.update(terms)
         trainer.step += 1
 

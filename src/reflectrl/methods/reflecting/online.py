@@ -21,7 +21,7 @@ from reflectrl.core.types import named_seed
 from reflectrl.learn import losses
 from reflectrl.learn.examples import Example, completion_logits
 from reflectrl.learn.online import SCHEDULES, update
-from reflectrl.learn.trainer import Log, Metrics, Model, Trainer
+from reflectrl.learn.trainer import Log, Metrics, Model, Trainer, accumulate
 from reflectrl.learn.value import ValueHead, make_critic
 from reflectrl.methods.reflecting.config import ReflectingConfig
 from reflectrl.methods.reflecting.rollouts import ReflectionRollouts, Reflections
@@ -118,7 +118,9 @@ def update_reflector(
         Metrics of the last epoch, with the prefix "reflection_", and the metrics of `drawn`.
     """
     config, settings, lm = rollouts.config, rollouts.settings, rollouts.speaker.lm
-    advantages_R = losses.normalise(drawn.advantages_R) if config.normalise else drawn.advantages_R
+    advantages_R = drawn.advantages_R
+    if config.normalise:
+        advantages_R = losses.normalise(advantages_R)
     metrics: Metrics = {}
     if not drawn.rows:
         return drawn.metrics
@@ -157,11 +159,8 @@ def update_reflector(
                     noted["value_loss"] = share * float(value_loss.detach())
                     loss = (0.0 if warming else loss) + share * config.critic_coef * value_loss
                 loss.backward()
-                for name, value in noted.items():
-                    totals[name] = totals.get(name, 0.0) + value
-            weight = len(every) / len(drawn.rows)
-            for name, value in trainer.update(totals).items():
-                metrics[name] = metrics.get(name, 0.0) + weight * value
+                accumulate(totals, noted)
+            accumulate(metrics, trainer.update(totals), len(every) / len(drawn.rows))
     return {f"reflection_{name}": value for name, value in metrics.items()} | drawn.metrics
 
 

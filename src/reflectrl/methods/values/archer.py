@@ -21,7 +21,7 @@ from reflectrl.core.types import named_seed
 from reflectrl.learn import losses
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.steps import flatten
-from reflectrl.learn.trainer import Log, Metrics, Trainer
+from reflectrl.learn.trainer import Log, Metrics, Trainer, accumulate
 from reflectrl.methods.values.buffer import END, TransitionBuffer
 from reflectrl.methods.values.config import ValuesConfig
 from reflectrl.methods.values.critic import (
@@ -105,7 +105,6 @@ def train_archer(
                 loss = terms["policy_loss"] - config.entropy_coef * terms["entropy"] + config.kl_coef * terms["kl"]
                 share = len(places) / len(rows)
                 (share * loss).backward()
-                for name, term in terms.items():
-                    totals[name] = totals.get(name, 0.0) + share * float(term.detach())
+                accumulate(totals, terms, share)
             trainer.update(totals)
         metrics |= trainer.means() if taken else {}
