@@ -16,9 +16,8 @@ from reflectrl.runs.artifact import CHECKPOINT, PLAYED, Artifact, Build, Plan, S
 if TYPE_CHECKING:  # these bring torch, which a dry run does without
     from reflectrl.core.config import Recipe
     from reflectrl.core.envs.base import TextEnv
-    from reflectrl.learn.trainer import Verdict
+    from reflectrl.learn.trainer import Log, Verdict
     from reflectrl.methods.offline.completions import Dataset
-    from reflectrl.methods.offline.learn import Log
     from reflectrl.methods.offline.reference_cache import Outcomes, ReferenceCache
     from reflectrl.models.players import Policy
     from reflectrl.runs.metrics import MetricsFile
@@ -277,7 +276,7 @@ def _played(recipe: Recipe, reference: Policy, envs: Callable[[], TextEnv], data
     """Play the reference on training and validation tasks; return its reward-to-go from each state."""
     from reflectrl.core.envs import make
     from reflectrl.core.episodes import task_key
-    from reflectrl.learn.rollouts import flatten
+    from reflectrl.learn.steps import flatten
     from reflectrl.methods.offline.expert_iteration import play
     from reflectrl.methods.offline.reference_cache import Outcomes
 

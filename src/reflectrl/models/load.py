@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
-from reflectrl.core import distributed
 from reflectrl.core.config import ModelConfig
 from reflectrl.core.config.recipe import LEAST_CONTEXT
 from reflectrl.core.plugins import names, one_line, suggestion
@@ -36,6 +35,7 @@ from reflectrl.models.known import prove_once
 from reflectrl.models.lm import HEADS, LanguageModel, Shortcuts, adapter_seed, as_player, fresh_adapter
 from reflectrl.models.machine import keep_memory
 from reflectrl.models.memory import free_bytes, refuse_unless_fitting
+from reflectrl.models.options import OPTION_HEAD
 from reflectrl.models.proof import prove, tell
 from reflectrl.models.quantised import let_gradients_flow, quantisation
 from reflectrl.models.soundness import require_sound
@@ -89,6 +89,7 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
     folder = Path(source)
     require_sound(files_of(source), config.trust_remote_code)
     heads = _heads_in(folder)
+    option_head = heads.pop(OPTION_HEAD, None)
     if is_adapter(folder):
         base = backbone_of(folder)
         owner, player = _fit_backbone(_load_backbone(base, config), folder, config), adapter or "policy"
@@ -98,12 +99,13 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
             peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=player, is_trainable=True)
             require_adapter_loaded(peft, folder, player)
         adapted = prove(as_player(owner, peft, player), str(folder))
-        return replace(adapted, heads=heads, chat=chat_in(folder, adapted.tokenizer, adapted.base, config.chat))
+        chat = chat_in(folder, adapted.tokenizer, adapted.base, config.chat)
+        return _with_option_head(replace(adapted, heads=heads, chat=chat), option_head)
     owner = _load_backbone(source, config)
     owner = replace(owner, heads=heads, chat=chat_in(folder, owner.tokenizer, source, config.chat))
     check_card(folder, owner.tokenizer)
     if config.lora_rank == 0 or adapter is None:
-        return owner
+        return _with_option_head(owner, option_head)
     from peft import LoraConfig, get_peft_model  # slow to import, and needed for adapters only
 
     lora = LoraConfig(
@@ -115,7 +117,21 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
         task_type="CAUSAL_LM",
     )
     with adapter_seed(adapter, seed):
-        return as_player(owner, get_peft_model(owner.model, lora, adapter_name=adapter), adapter)
+        fresh = as_player(owner, get_peft_model(owner.model, lora, adapter_name=adapter), adapter)
+    return _with_option_head(fresh, option_head)
+
+
+def _with_option_head(lm: LanguageModel, weight_D: torch.Tensor | None) -> LanguageModel:
+    """Return the player with a saved head that scores options.
+
+    Raises:
+        UserError: the head belongs to a model of another size.
+    """
+    if weight_D is None:
+        return lm
+    if weight_D.shape != (lm.hidden_size,):
+        raise UserError(f"{HEADS}: the head that scores options does not fit a model of width {lm.hidden_size}")
+    return replace(lm, option_head=torch.nn.Parameter(weight_D.float().to(lm.device)))
 
 
 def _heads_in(folder: Path) -> dict[str, torch.Tensor]:
@@ -164,13 +180,10 @@ def _fit_backbone(owner: LanguageModel, folder: Path, config: ModelConfig) -> La
         UserError: the adapter was trained with another tokenizer, or embeddings are missing.
     """
     tokenizer = load_tokenizer(str(folder), config) if has_tokenizer(folder) else owner.tokenizer
-    backbone, brings = fingerprint(owner.tokenizer), False
+    backbone = fingerprint(owner.tokenizer)
     check_card(folder, tokenizer, backbone)
     with fitting(folder, owner.base):
-        if owner.shards is None:
-            brings = make_room(owner.model, folder, len(tokenizer))
-        else:
-            require_shared_embeddings(owner.core, folder, len(tokenizer))
+        brings = make_room(owner.model, folder, len(tokenizer))
     return replace(
         owner,
         tokenizer=tokenizer,
@@ -249,20 +262,20 @@ def _loading(source: str) -> Iterator[None]:
 
 
 def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
-    device, ranks = pick_device(config.device), distributed.launched()[1] if config.shard else 1
+    device = pick_device(config.device)
     if device.type in ("cpu", "cuda"):
-        refuse_unless_fitting(source, config, free_bytes(device) * (ranks if device.type == "cuda" else 1))
+        refuse_unless_fitting(source, config, free_bytes(device))
     quantised, tokenizer = quantisation(config, device), load_tokenizer(source, config)
     with _loading(source):
         model = _read_weights(source, config, **quantised)
         if quantised:
             let_gradients_flow(model)
-        elif ranks == 1:
+        else:
             model.to(device)
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
         raise UserError(f"model {source!r} belongs to another tokenizer ({rows} embeddings, {len(tokenizer)} tokens)")
-    if config.backend != "plain" and ranks == 1:
+    if config.backend != "plain":
         fuse_activations(model)
     if config.gradient_checkpointing:
         from reflectrl.models.checkpointing import recompute_layers
@@ -279,11 +292,6 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
             parameter.data = parameter.data.clone()
     if (whole := _context(model.config, config, False)) < LEAST_CONTEXT:
         raise UserError(f"model {source!r} reads at most {whole} tokens; players need {LEAST_CONTEXT} or more")
-    if ranks > 1:
-        lm = LanguageModel(model.eval(), tokenizer, whole, None, source)
-        from reflectrl.models.dividing import divide  # torch's FSDP takes seconds to import
-
-        return divide(lm, source, device)
     context, precisions = _context(model.config, config, True), (config.mixed_precision, config.mixed_play)
     packed = config.backend != "plain"
     shortcuts = Shortcuts(packed, compiled=config.compile and packed, batched=device.type != "cpu")

@@ -226,7 +226,7 @@ def planned_evaluation(plan: Plan, name: str, arm: Arm) -> Artifact:
 
 @cache
 def installed_modules() -> tuple[ModuleType, ...]:
-    """Return the modules with further tables: those of methods, and those that installed packages bring."""
+    """Return the modules with further tables, from our methods and from installed packages."""
     return (*method_modules(), *(resolve("arms", name) for name in names("arms")))
 
 

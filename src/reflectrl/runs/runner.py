@@ -29,8 +29,6 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
     with joined(recipe) as ranks:
         kind = kind_of(recipe)
         graph = kind.plan(recipe)
-        if ranks is not None:
-            ranks.refuse_undivided(recipe, graph)
         context = kind.begin(recipe, RunFolder(folder))
         silence()
         if ranks is not None and ranks.team.rank > 0:

@@ -17,10 +17,9 @@ from reflectrl.core.episodes import drop_reflections, read_episodes, sft_policy,
 from reflectrl.core.episodes import sft as sft_plain
 from reflectrl.core.prompts import policy_prompt
 from reflectrl.learn.examples import Example, choice_examples, reflection_examples
-from reflectrl.learn.online import Log
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.signal import most_actions
-from reflectrl.learn.trainer import Verdict
+from reflectrl.learn.trainer import Log, Verdict
 from reflectrl.models.labels import candidates
 from reflectrl.models.load import LanguageModel
 from reflectrl.runs.artifact import Build
@@ -62,7 +61,7 @@ def sft_examples(
     rows = view(read_episodes(path), negatives)
     if recipe.sft.reflection_dropout:
         rows = drop_reflections(rows, recipe.sft.reflection_dropout, seed)
-    return choice_examples(make_policy(recipe, lm), rows, seed)
+    return choice_examples(make_policy(recipe, lm), rows, seed, recipe.sft.auxiliary_coef)
 
 
 @contextmanager
