@@ -10,10 +10,15 @@ The state is everything before the last line "Actions:", byte for byte.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from pydantic import ValidationError
+
+from reflectrl.core.prompts.questions import state_text
 from reflectrl.core.types import Observation
-from reflectrl.serving.server.protocol import MOST, ChatRequest, Message, Refusal
+from reflectrl.serving.server.protocol import MOST, ChatRequest, Message, ObservationField, Refusal
+from reflectrl.serving.server.questions import State
 
 HEADING = re.compile(r"^Actions:[ \t]*\r?$", re.MULTILINE)
 FORM = 'a line "Actions:" and then one line "- ACTION" for each legal action'
@@ -28,7 +33,38 @@ def observation_of(request: ChatRequest) -> Observation:
     if request.reflectrl is not None:
         told = request.reflectrl
         return Observation(told.history, told.state, _checked(told.actions, "reflectrl.actions"))
-    *earlier, last = request.messages
+    return _observation(request.messages)
+
+
+def state_of_json(value: Any) -> State:
+    """Return a state that a client of a decision model sends: a string, an object or an array.
+
+    It counts as an observation if it is an object with `state` and `actions`, as programs send it, or a string that
+    lists its actions, as the last message of a chat.
+    """
+    if isinstance(value, str):
+        return state_of_messages([Message(role="user", content=value)])
+    if isinstance(value, Mapping) and {"state", "actions"} <= value.keys():
+        try:
+            told = ObservationField.model_validate(value)
+            seen = Observation(told.history, told.state, _checked(told.actions, "actions"))
+        except (ValidationError, Refusal):
+            return State(state_text(value))
+        return State(seen.text, seen, tuple(told.rewards))
+    return State(state_text(value))
+
+
+def state_of_messages(messages: Sequence[Message]) -> State:
+    """Return a state that is a conversation. It counts as an observation if the last message lists its actions."""
+    text = "".join(_ended(message.text) for message in messages)
+    try:
+        return State(text, _observation(messages))
+    except Refusal:
+        return State(text)
+
+
+def _observation(messages: Sequence[Message]) -> Observation:
+    *earlier, last = messages
     where = f"messages.{len(earlier)}"
     if last.role != "user":
         raise Refusal(400, f"the last message must be the user's, with state and actions, not {last.role!r}",
