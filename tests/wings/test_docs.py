@@ -189,7 +189,7 @@ def require_readable(words: Sequence[str], line: str) -> None:
         case [variable, *rest] if "=" in variable:
             require_readable(rest, line)
         case [program, *_]:
-            assert program in ("git", "docker", "ray", "vllm", "curl", "hf", "pre-commit", "source"), (
+            assert program in ("git", "docker", "ray", "vllm", "curl", "hf", "pre-commit", "source", "uvx"), (
                 f"nothing is known of: {line}"
             )
 

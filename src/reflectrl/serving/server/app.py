@@ -25,7 +25,17 @@ from reflectrl.serving.server.guard import HANDLERS, Guard, Limits
 from reflectrl.serving.server.observations import observation_of, state_of_json
 from reflectrl.serving.server.openapi import document
 from reflectrl.serving.server.protocol import WIDEST, Refusal, read_request
-from reflectrl.serving.server.questions import ALIAS, Question, State, Verdict, pose, verdict
+from reflectrl.serving.server.questions import (
+    ALIAS,
+    Familiar,
+    Question,
+    ReadQuestion,
+    State,
+    Verdict,
+    no_reading,
+    pose,
+    verdict,
+)
 
 
 class Server(Guard):
@@ -35,6 +45,7 @@ class Server(Guard):
         about: description of the agent for `GET /v1/models`.
         limits, token: see `Guard`.
         released: date of the agent, as YYYY-MM-DD.
+        read_question: the environment's translation of clients' questions (`TextEnv.read_question`).
         refuses_strangers: refuse questions that the agent was never trained for. By default they are answered with low
             confidence.
     """
@@ -48,9 +59,13 @@ class Server(Guard):
         token: str | None,
         *,
         released: str = "1970-01-01",
+        read_question: ReadQuestion = no_reading,
         refuses_strangers: bool = False,
     ) -> None:
         super().__init__(limits, token)
+        player = agent.player
+        labelled = not isinstance(player, Policy) or (player.scoring == "enumeration" and not player.shuffle_labels)
+        self.familiar = Familiar(not labelled, read_question)
         self.released, self.refuses_strangers = released, refuses_strangers
         self.agent, self.name, self.about, self.started = agent, printable_line(name), about, int(time.time())
         self.batcher = Batcher(agent, limits.batch)
@@ -165,8 +180,7 @@ class Server(Guard):
         if context is not None and len(state.text) > WIDEST * context:
             long = f"the state has {len(state.text):,} characters; with a context of {context} tokens"
             raise UserError(f"{long} it may have {WIDEST * context:,}")
-        reads_options = getattr(player, "scoring", "") == "options"
-        posed = [pose(state, question, reads_options) for question in questions]
+        posed = [pose(state, question, self.familiar) for question in questions]
         asked = [
             None if self.refuses_strangers and not one.is_trained
             else self.batcher.ask(one.observation, state.rewards if one.is_trained else (), one.is_trained)

@@ -31,7 +31,7 @@ class Asked:
         is_trained: True if the agent was trained for the question. Otherwise the actions are scored by their texts.
 
     Attributes:
-        read: tokens of the prompt that the policy chose by; 0 until it has chosen.
+        read: tokens that the policy read, of the prompt and of actions that it scores by their texts; 0 until then.
         is_cut: True if the beginning of the history did not fit the context. Known for untrained questions only.
     """
 
@@ -128,8 +128,10 @@ class Batcher:
             player = self._player(batch[0])
             for one, turn in zip(batch, player.turns([one.live for one in batch]), strict=True):
                 if isinstance(player, Policy):  # here, since tokenizers belong to this thread
-                    one.read = len(player.prompt(one.live.observation, one.live.reflection))
-                    one.is_cut = not one.is_trained and one.read < _uncut(player, one.live.observation)
+                    seen = one.live.observation
+                    prompt = player.prompt(seen, one.live.reflection)
+                    one.read = len(prompt) + len(player.action_tokens(seen.actions))
+                    one.is_cut = not one.is_trained and len(prompt) < _uncut(player, seen)
                 one.tell(turn)
         except Exception as error:
             if len(batch) == 1 or not isinstance(error, UserError):

@@ -71,7 +71,10 @@ class Serve:
             name, about, agent = self._loaded()
             released = datetime.fromtimestamp((self.agent / "recipe.toml").stat().st_mtime, UTC).date().isoformat()
             refuses = self.strangers == "refuse"
-            server = Server(agent, name, about, limits, token, released=released, refuses_strangers=refuses)
+            server = Server(
+                agent, name, about, limits, token,
+                released=released, read_question=question_reader(about["environment"]), refuses_strangers=refuses,
+            )  # fmt: skip
             serve_until_told(server.app(), f"serving {name}", listening, self.connections, self.timeout)
 
     def _check(self, settings: Sequence[str]) -> None:
@@ -142,6 +145,20 @@ class ServeRollouts:
             serve_until_told(
                 server.app(), f"serving rollouts of {self.folder}", listening, self.connections, self.timeout
             )
+
+
+def question_reader(env: str) -> Any:
+    """Return an environment's translation of clients' questions.
+
+    Only an installed package's environment is imported. Any other would be code that the run's recipe names.
+    """
+    from reflectrl.core.envs.base import TextEnv
+    from reflectrl.core.plugins import announced, resolve_class
+
+    try:
+        return resolve_class("envs", env if env in announced("envs") else "", TextEnv).read_question
+    except UserError:  # it is not here, or what it needs is not: an agent can be served without its environment
+        return TextEnv.read_question
 
 
 def refuse_settings(verb: type, settings: Sequence[str]) -> None:

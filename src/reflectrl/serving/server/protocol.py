@@ -85,6 +85,12 @@ class ObservationField(_Strict):
     )
 
 
+class ObservedState(ObservationField):
+    """An observation as the state of a decision model's request, whose options may stand for the actions."""
+
+    actions: Annotated[list[Action], Field(max_length=MOST)] = []
+
+
 class StreamOptions(_Strict):
     """Options of streamed answers."""
 

@@ -1,8 +1,13 @@
 """Questions to an agent as decision models are asked them: a state, listed options, and a probability for each option.
 
-An agent was trained for one question: what to do next, given an observation and its legal actions. A request asks this
-question if its state is an observation that lists its actions, and the options are among them. Then the agent chooses
-as in play, from all actions in the environment's order, so the order of the options cannot matter.
+An agent was trained for one question: what to do next, given an observation and its legal actions. A choice asks this
+question in three cases. Then the agent chooses as in play:
+
+- The state is an observation that lists its actions, and the options are among them. The agent reads all actions in the
+  environment's order.
+- The state is an observation without a list, so the options are the actions. The agent must have been trained on
+  actions in any order (by their texts, or under shuffled labels), since a question's options have none.
+- The environment itself translates the question (`TextEnv.read_question`).
 
 For every other question the agent was never trained. The language model underneath answers it: each option gets the
 probability of its text behind the state, per token. The ranking may be worth something, but the certainty is not, so
@@ -11,7 +16,7 @@ the probabilities are pulled towards equal ones until no confidence exceeds `UNT
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,11 +43,13 @@ class State:
     """State of a request, which all its questions are about.
 
     Attributes:
+        value: the state as the request has it.
         text: the whole state as text.
-        observation: the same as an observation that lists its actions; None if it has no such form.
+        observation: the same as an observation, perhaps without actions; None if it has no such form.
         rewards: rewards of the steps so far, if an observation came with them.
     """
 
+    value: Any
     text: str
     observation: Observation | None = None
     rewards: tuple[float, ...] = ()
@@ -63,6 +70,48 @@ class Question:
     instructions: Any
     options: tuple[str, ...]
     actions: tuple[str, ...] = ()
+
+
+Reading = tuple[Observation, Sequence[int]]
+"""A question as an observation, and for each option the index of its action."""
+ReadQuestion = Callable[[Any, Any, Sequence[str]], Reading | None]
+"""An environment's translation of a state, instructions and the names of options (`TextEnv.read_question`)."""
+
+
+def no_reading(state: Any, instructions: Any, options: Sequence[str]) -> Reading | None:
+    """Translate no question: the environment knows no other form of it."""
+    return None
+
+
+@dataclass(frozen=True)
+class Familiar:
+    """Kinds of questions that an agent was trained for, beside observations that list their actions.
+
+    Attributes:
+        in_any_order: True if the agent was trained on actions in any order.
+        read_question: the environment's translation of a client's question.
+    """
+
+    in_any_order: bool = False
+    read_question: ReadQuestion = no_reading
+
+    def reading(self, state: State, question: Question, names: Sequence[str]) -> Reading | None:
+        """Return a choice as the environment shows it; None if the agent was never trained for such a choice.
+
+        Args:
+            names: names of the options, sorted.
+        """
+        if not question.actions:
+            return None
+        if (seen := state.observation) is not None:
+            listed = Observation(seen.history, seen.state, tuple(names))
+            return (listed, range(len(names))) if self.in_any_order and not seen.actions else None
+        try:
+            read = self.read_question(state.value, question.instructions, names)
+            fits = read is not None and len(read[1]) == len(names) and set(read[1]) <= set(range(len(read[0].actions)))
+        except Exception:  # the text is a stranger's, and nothing that an environment makes of it may end a request
+            return None
+        return read if fits else None
 
 
 @dataclass(frozen=True)
@@ -127,24 +176,21 @@ class Verdict:
         return {name: True for name, holds in notes.items() if holds}
 
 
-def pose(state: State, question: Question, reads_options: bool) -> Posed:
-    """Bring a question into the form in which an agent reads it. The order of its options does not matter.
-
-    Args:
-        reads_options: True if the agent was trained on options that are texts, so that any question has its form.
-    """
+def pose(state: State, question: Question, familiar: Familiar) -> Posed:
+    """Bring a question into the form in which an agent reads it. The order of its options does not matter."""
     seen = state.observation
     if seen is not None and question.actions and set(question.actions) <= set(seen.actions):
         return Posed(seen, tuple(map(seen.actions.index, question.actions)), True)
     # Options in alphabetical order: the answer is then the same to the last bit, however a request lists them.
-    ranked = sorted(range(len(question.options)), key=lambda i: question.options[i])
-    options = tuple(question.options[i] for i in ranked)
-    order = tuple(int(i) for i in np.argsort(ranked))
-    asked = instructions_text(question.instructions)
-    if reads_options:
-        return Posed(Observation("", state.text + asked, options), order, True)
+    ranks = {name: rank for rank, name in enumerate(sorted(question.actions))}
+    read = familiar.reading(state, question, list(ranks))
+    if read is not None:
+        observation, action_of = read
+        return Posed(observation, tuple(action_of[ranks[name]] for name in question.actions), True)
+    options = tuple(sorted(question.options))
     # As a history, of which the end is read if all of it does not fit the context.
-    return Posed(Observation(state.text + asked, "", options), order, False)
+    asked = Observation(state.text + instructions_text(question.instructions), "", options)
+    return Posed(asked, tuple(map(options.index, question.options)), False)
 
 
 def verdict(posed: Posed, turns: Sequence[Turn], tokens_read: int, is_cut: bool) -> Verdict:
