@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -22,11 +22,7 @@ from reflectrl.models.backend import Backend, Counters
 from reflectrl.models.cards import CARD, fingerprint
 from reflectrl.models.machine import Mixed, autocast, is_mixed
 from reflectrl.models.packed import PackedBackend
-from reflectrl.models.pieces import activate, piece, wholes
 from reflectrl.models.plain import PlainBackend
-
-if TYPE_CHECKING:
-    from reflectrl.models.sharded import Shards
 
 HEADS = "heads.safetensors"
 """File beside saved weights that holds the weights of the heads."""
@@ -70,7 +66,6 @@ class LanguageModel:
         counters: counts of this player's computation so far.
         chat: text that a chat template puts around prompts; None if no template is used.
         heads: weights of further heads on the model's hidden states, such as a critic. Saved with the model.
-        shards: this rank's shards, if the model's weights are sharded across ranks.
         backbone_tokenizer: fingerprint of the backbone's tokenizer, if the adapter's tokenizer has other tokens.
         brings_embeddings: True if the adapter came with embeddings for its backbone. It is saved with them.
     """
@@ -86,7 +81,6 @@ class LanguageModel:
     counters: Counters = field(default_factory=Counters)
     heads: dict[str, Tensor] = field(default_factory=dict)
     chat: Chat | None = None
-    shards: Shards | None = None
     backbone_tokenizer: str = ""
     brings_embeddings: bool = False
 
@@ -156,9 +150,15 @@ class LanguageModel:
         return self.adapter is None or self.adapter in name.split(".")
 
     def activate(self) -> None:
-        """Activate this player's adapter on the shared backbone."""
-        if self.adapter is not None:
-            activate(self.model, self.adapter)
+        """Activate this player's adapter on the shared backbone, without changing which weights are trainable."""
+        if self.adapter is None or self.model.active_adapter == self.adapter:
+            return
+        # PEFT's own switch also freezes all other adapters, so gradients of their earlier passes would be lost.
+        trainable = [p for p in self.model.parameters() if p.requires_grad]
+        self.model.set_adapter(self.adapter)
+        self.model.requires_grad_(False)
+        for parameter in trainable:
+            parameter.requires_grad_(True)
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -179,10 +179,6 @@ class LanguageModel:
     @cached_property
     def backend(self) -> Backend:
         """Backend that reads, scores and writes with this model."""
-        if self.shards is not None:
-            from reflectrl.models.sharded import ShardedBackend  # torch's FSDP takes seconds to import
-
-            return ShardedBackend(self, self.shards)
         return PackedBackend(self) if self.shortcuts.packed else PlainBackend(self)
 
     @property
@@ -201,22 +197,13 @@ class LanguageModel:
         return encode_text(self.tokenizer, text, behind)
 
     def saver(self, **card: Any) -> Callable[[Path], None]:
-        """Return a function that writes the model as it is now (`save`).
+        """Return a function that writes the model (`save`)."""
+        return partial(self.save, **card)
 
-        All ranks of a sharded model must call this, because it gathers the weights. Only the first rank writes.
-        """
-        if self.shards is None or self.adapter is not None:
-            return partial(self.save, **card)
-        return partial(self.save, weights=wholes(self.weights()), **card)
-
-    def save(self, folder: Path, weights: dict[str, Tensor] | None = None, **card: Any) -> None:
-        """Write weights (safetensors), tokenizer, and a card that identifies the tokenizer.
-
-        Args:
-            weights: the full weights, if this process has shards only.
-        """
+    def save(self, folder: Path, **card: Any) -> None:
+        """Write weights (safetensors), tokenizer, and a card that identifies the tokenizer."""
         if self.adapter is None:
-            self.model.save_pretrained(folder, state_dict=weights)
+            self.model.save_pretrained(folder)
         else:
             # "auto" would ask the hub whether the backbone's vocabulary has changed.
             self.model.save_pretrained(
@@ -237,11 +224,6 @@ class LanguageModel:
 
     def frozen_copy(self, name: str = "reference") -> LanguageModel:
         """Return a copy with frozen weights: a further adapter on the same backbone, or a copy of the model."""
-        if self.adapter is None and self.shards is not None:
-            model, shards = self.shards.frozen_copy(self.model)
-            twin = replace(self, model=model, shards=shards, counters=Counters())
-            twin.load_weights(self.weights())
-            return twin
         if self.adapter is None:
             return replace(self, model=copy.deepcopy(self.model).requires_grad_(False).eval(), counters=Counters())
         frozen = fresh_adapter(self, name)
@@ -271,8 +253,7 @@ class LanguageModel:
         own = self.model.state_dict()
         with torch.no_grad():
             for name, value in weights.items():
-                kept = own[renamed(name, "adapter", self.adapter)]
-                kept.copy_(piece(value, kept))
+                own[renamed(name, "adapter", self.adapter)].copy_(value)
 
 
 def renamed(name: str, old: str | None, new: str | None) -> str:
@@ -293,8 +274,6 @@ def fresh_adapter(first: LanguageModel, adapter: str, seed: int = 0) -> Language
 def as_player(first: LanguageModel, peft: Any, adapter: str) -> LanguageModel:
     """Make the player of an adapter on the backbone of `first`, with trainable weights."""
     player = replace(first, model=peft.eval(), adapter=adapter, counters=Counters(), heads={})
-    if player.shards is not None:
-        player.shards.carry(peft)
     for parameter in player.parameters():
         parameter.requires_grad_(True)
     return player
