@@ -175,11 +175,7 @@ class Server(Guard):
             UserError: something does not fit the model's context.
             Refusal: the model does not answer in time.
         """
-        player = self.agent.player
-        context = player.lm.context if isinstance(player, Policy) else None
-        if context is not None and len(state.text) > WIDEST * context:
-            long = f"the state has {len(state.text):,} characters; with a context of {context} tokens"
-            raise UserError(f"{long} it may have {WIDEST * context:,}")
+        self._require_short(state, questions)
         posed = [pose(state, question, self.familiar) for question in questions]
         asked = [
             None if self.refuses_strangers and not one.is_trained
@@ -215,6 +211,16 @@ class Server(Guard):
                 long = f"history, state and actions have {size:,} characters; with a context of {context} tokens"
                 raise Refusal(400, f"{long} they may have {most:,}", "context_length_exceeded", "messages")
         return observation
+
+    def _require_short(self, state: State, questions: Sequence[Question]) -> None:
+        """Raise UserError for texts of a decision that cannot fit the context, before time is spent on tokens."""
+        if isinstance(self.agent.player, Policy):
+            context = self.agent.player.lm.context
+            most = WIDEST * context
+            size = len(state.text) + max(len(text) for question in questions for text in question.options)
+            if size > most:
+                long = f"the state and the longest option have {size:,} characters"
+                raise UserError(f"{long}; with a context of {context} tokens they may have {most:,}")
 
     def _info(self) -> dict[str, Any]:
         info = {"id": self.name, "object": "model", "created": self.started, "owned_by": "reflectrl"}
