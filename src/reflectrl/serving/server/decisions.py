@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from reflectrl.core.prompts.questions import option_text, value_text
 from reflectrl.serving.server.observations import state_of_json, state_of_messages
 from reflectrl.serving.server.protocol import MOST as MOST_MESSAGES
-from reflectrl.serving.server.protocol import Message, Refusal
+from reflectrl.serving.server.protocol import Message, Refusal, first_mistake
 from reflectrl.serving.server.questions import FEWEST, MOST, MOST_QUESTIONS, Question, State, Verdict
 
 MOST_LEVELS = 10
@@ -142,8 +142,7 @@ def read_decisions(body: bytes) -> DecisionRequest:
     try:
         request = DecisionRequest.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))[:200]
+        place, first = first_mistake(error)
         raise Refusal(422, f"{place or 'the body'}: {first['msg']}", first["type"], place or None) from None
     for number, asked in enumerate(request.questions):
         where = f"questions.{number}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.terminal import printable_line
@@ -156,14 +157,23 @@ class ChatRequest(_Strict):
     prompt_cache_retention: str | None = Field(None, description=IGNORED)
 
 
+def first_mistake(error: ValidationError) -> tuple[str, ErrorDetails]:
+    """Return a mistake to report, and its place in dots, without the names of the forms that were tried.
+
+    Of several forms that a field may have, the content resembles the one in which a mistake lies deepest.
+    """
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    first = max(reversed(found), key=lambda one: len(one["loc"]))
+    parts = [str(part) for part in first["loc"]]
+    return ".".join(part for part in parts if part != "str" and not part.startswith("list["))[:200], first
+
+
 def read_request(body: bytes) -> ChatRequest:
     """Parse a request from its JSON. Raise a Refusal that names the first wrong field."""
     try:
         return ChatRequest.model_validate_json(body)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        first = max(found, key=lambda one: len(one["loc"]))  # the form that the content resembles most
-        place = ".".join(str(part) for part in first["loc"] if part not in ("str", "list[TextPart]"))[:200]
+        place, first = first_mistake(error)
         if first["type"] == "json_invalid":
             raise Refusal(400, f"the body is not JSON: {first['msg'].partition(': ')[2]}", "invalid_json") from None
         if first["type"] == "extra_forbidden":

@@ -16,11 +16,10 @@ the probabilities are pulled towards equal ones until no confidence exceeds `UNT
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from reflectrl.core.prompts.questions import instructions_text
 from reflectrl.core.types import Observation, Turn
@@ -197,14 +196,14 @@ def verdict(posed: Posed, turns: Sequence[Turn], tokens_read: int, is_cut: bool)
     """Return the answer to a question, made from the turns of the player that was asked."""
     [turn] = [turn for turn in turns if turn.choice is not None]
     written = sum(len(turn.token_ids) for turn in turns if turn.choice is None)
-    chosen = np.array([turn.probs[action] for action in posed.order], np.float64)
-    count, total = len(chosen), chosen.sum()
-    probabilities = chosen / total if total > 0 else np.full(count, 1 / count)
+    chosen = [turn.probs[action] for action in posed.order]
+    count, total = len(chosen), math.fsum(chosen)  # a sum that is exact, so the same in any order
+    probabilities = [probability / total if total > 0 else 1 / count for probability in chosen]
     if not posed.is_trained:
-        probabilities = UNTRAINED * probabilities + (1 - UNTRAINED) / count
+        probabilities = [UNTRAINED * probability + (1 - UNTRAINED) / count for probability in probabilities]
     # Among equal probabilities the earliest action is the choice, in the environment's or the alphabetical order.
     best = max(range(count), key=lambda i: (probabilities[i], -posed.order[i]))
-    return Verdict(tuple(probabilities.tolist()), best, posed.is_trained, is_cut, tokens_read, written)
+    return Verdict(tuple(probabilities), best, posed.is_trained, is_cut, tokens_read, written)
 
 
 def _within_bounds(confidence: float) -> float:
