@@ -27,7 +27,7 @@ ORDER = {
     ),
     "serving": ("endpoints", "remote", "server"),
     "methods": ("values", "offline", "reflecting", "distill", "pretrained"),
-    "tools": ("downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "mirror", "browser"),
+    "tools": ("downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "browser"),
 }  # fmt: skip
 """Parts of a room; each imports only from itself and from those before it."""
 REMOVABLE = ("serving", "methods", "tools", "examples", "wings")
