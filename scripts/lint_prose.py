@@ -5,9 +5,9 @@
     python scripts/lint_prose.py FILE ...
     python scripts/lint_prose.py --update   # lower the counts in vague_names.json to those of today
 
-A docstring begins with a verb or the noun of the thing, and needs no second reading. The names of functions, classes and
-arguments say what they stand for: vague ones that are older than this rule are counted per file in `vague_names.json`,
-and the counts may only fall. Prints one line per finding and exits with 1 if there is any.
+A docstring begins with a verb or the noun of the thing, and needs no second reading. The names of functions, classes
+and arguments say what they stand for: vague ones that are older than this rule are counted per file in
+`vague_names.json`, and the counts may only fall. Prints one line per finding and exits with 1 if there is any.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ FIRST_WORDS = re.compile(r"(What|Whatever|Whether|Where|Who|Whoever|Whose|How|Wh
 RIDDLES = re.compile(r"\b(of which|that of|those of|one that|of one|whoever|nobody|which of)\b")
 """Phrases that make a reader look back for what they refer to."""
 
-VAGUE = frozenset(
-    "alike alone apart brought chosen claim dealt found heard heed kept known one piece place places portions related"
-    " seated spelled thing things told way ways whole wholes".split()
-)
+WORDS = """
+    alike alone apart brought chosen claim dealt found heard heed kept known one piece place places portions related
+    seated spelled thing things told way ways whole wholes
+"""
+VAGUE = frozenset(WORDS.split())
 """Names that a reader has to ask about. In their place stand the field's terms (docs/glossary.md)."""
 
 BASELINE = ROOT / "scripts" / "vague_names.json"

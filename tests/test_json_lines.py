@@ -48,7 +48,12 @@ def test_a_killed_writers_last_line_is_refused_or_skipped_and_an_undamaged_one_i
 
 
 def test_a_missing_key_bytes_that_are_no_text_and_depth_are_damage(path: Path) -> None:
-    for line, why in ((b"{}", "it has no 'a'"), (b"", "Expecting value"), (b"\xff", "codec can't decode"), (b"[" * 100_000, "too deeply nested")):
+    for line, why in (
+        (b"{}", "it has no 'a'"),
+        (b"", "Expecting value"),
+        (b"\xff", "codec can't decode"),
+        (b"[" * 100_000, "too deeply nested"),
+    ):
         path.write_bytes(line + b"\n")
         with pytest.raises(UserError, match=why):
             list(read_json_lines(path, lambda text: parse_json(text)["a"]))

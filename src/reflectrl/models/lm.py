@@ -21,6 +21,7 @@ from reflectrl.core.types import named_seed
 from reflectrl.models.backend import Backend, Counters
 from reflectrl.models.cards import CARD, fingerprint
 from reflectrl.models.machine import Mixed, autocast, is_mixed
+from reflectrl.models.options import OPTION_HEAD, new_option_head
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend
 
@@ -66,6 +67,8 @@ class LanguageModel:
         counters: counts of this player's computation so far.
         chat: text that a chat template puts around prompts; None if no template is used.
         heads: weights of further heads on the model's hidden states, such as a critic. Saved with the model.
+        option_head: weight (D,) of the head that scores options (`options.py`). It learns and is saved with the model.
+            None if no policy has needed it yet.
         backbone_tokenizer: fingerprint of the backbone's tokenizer, if the adapter's tokenizer has other tokens.
         brings_embeddings: True if the adapter came with embeddings for its backbone. It is saved with them.
     """
@@ -80,6 +83,7 @@ class LanguageModel:
     shortcuts: Shortcuts = Shortcuts()
     counters: Counters = field(default_factory=Counters)
     heads: dict[str, Tensor] = field(default_factory=dict)
+    option_head: nn.Parameter | None = None
     chat: Chat | None = None
     backbone_tokenizer: str = ""
     brings_embeddings: bool = False
@@ -87,7 +91,9 @@ class LanguageModel:
     @cached_property
     def core(self) -> nn.Module:
         """The Hugging Face model without the PEFT wrapper."""
-        return self.model.get_base_model() if self.adapter else self.model
+        if self.adapter is None:
+            return self.model
+        return self.model.get_base_model()
 
     @cached_property
     def device(self) -> torch.device:
@@ -102,7 +108,9 @@ class LanguageModel:
     def _shape(self) -> Any:
         """Configuration of the part of the model that reads text."""
         config: Any = self.core.config
-        return config.get_text_config() if hasattr(config, "get_text_config") else config
+        if hasattr(config, "get_text_config"):  # models that see images, too, nest it
+            return config.get_text_config()
+        return config
 
     @property
     def layers(self) -> int:
@@ -112,7 +120,9 @@ class LanguageModel:
     @property
     def pass_tokens(self) -> int:
         """Approximate number of tokens per pass. On CPUs, the activations of a thousand tokens stay in the caches."""
-        return 1024 if self.device.type == "cpu" else 32_768
+        if self.device.type == "cpu":
+            return 1024
+        return 32_768
 
     @property
     def token_bytes(self) -> int:
@@ -122,7 +132,9 @@ class LanguageModel:
         config = self._shape
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        kept = torch.bfloat16 if is_mixed(self.device, self.mixed_play) else self.dtype
+        kept = self.dtype
+        if is_mixed(self.device, self.mixed_play):
+            kept = torch.bfloat16  # as autocast computes keys and values
         return int(2 * self.layers * heads * width * kept.itemsize)
 
     @property
@@ -141,9 +153,14 @@ class LanguageModel:
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the weights that a learner may change: all of the model's, or only this player's adapter's."""
-        if self.adapter is None:
-            return list(self.model.parameters())
-        return [p for name, p in self.model.named_parameters() if self._is_own(name)]
+        head = [] if self.option_head is None else [self.option_head]
+        return [*(p for name, p in self.model.named_parameters() if self._is_own(name)), *head]
+
+    def ensure_option_head(self) -> nn.Parameter:
+        """Return the weight of the head that scores options. An untrained head is made if there is none."""
+        if self.option_head is None:
+            self.option_head = new_option_head(self.hidden_size, self.device)
+        return self.option_head
 
     def _is_own(self, name: str) -> bool:
         """Return whether a weight belongs to this player. PEFT puts the adapter's name into the weight's name."""
@@ -179,18 +196,26 @@ class LanguageModel:
     @cached_property
     def backend(self) -> Backend:
         """Backend that reads, scores and writes with this model."""
-        return PackedBackend(self) if self.shortcuts.packed else PlainBackend(self)
+        if self.shortcuts.packed:
+            return PackedBackend(self)
+        return PlainBackend(self)
 
     @property
     def end(self) -> int:
         """Token that ends a written text: the chat template's end of a turn, or end-of-text."""
-        return int(self.tokenizer.eos_token_id if self.chat is None else self.chat.end)
+        if self.chat is not None:
+            return int(self.chat.end)
+        return int(self.tokenizer.eos_token_id)
 
     @property
     def ends(self) -> frozenset[int]:
         """All tokens at which generation stops."""
-        found = (self.tokenizer.eos_token_id, None if self.chat is None else self.chat.end)
-        return frozenset(int(token) for token in found if token is not None)
+        ends = set[int]()
+        if self.chat is not None:
+            ends.add(int(self.chat.end))
+        if self.tokenizer.eos_token_id is not None:
+            ends.add(int(self.tokenizer.eos_token_id))  # chat models may end a text with it, too
+        return frozenset(ends)
 
     def encode(self, text: str, behind: str = "") -> list[int]:
         """Encode a text that follows the text `behind`. Control tokens in it are plain text (see `encode_text`)."""
@@ -215,17 +240,26 @@ class LanguageModel:
             if nested.is_dir():
                 nested.rmdir()
         self.tokenizer.save_pretrained(folder)
-        if self.heads:
-            save_file(self.heads, folder / HEADS)
+        heads = dict(self.heads)
+        if self.option_head is not None:
+            heads[OPTION_HEAD] = self.option_head.detach().cpu()
+        if heads:
+            save_file(heads, folder / HEADS)
         about = {"tokenizer": fingerprint(self.tokenizer), "base": self.base, "context": self.context, **card}
-        about |= {"chat": asdict(self.chat)} if self.chat else {}
-        about |= {"backbone_tokenizer": self.backbone_tokenizer} if self.backbone_tokenizer else {}
+        if self.chat:
+            about["chat"] = asdict(self.chat)
+        if self.backbone_tokenizer:
+            about["backbone_tokenizer"] = self.backbone_tokenizer
         (folder / CARD).write_text(json.dumps(about, indent=1), encoding="utf-8")
 
     def frozen_copy(self, name: str = "reference") -> LanguageModel:
         """Return a copy with frozen weights: a further adapter on the same backbone, or a copy of the model."""
+        head = copy.deepcopy(self.option_head)
+        if head is not None:
+            head.requires_grad_(False)
         if self.adapter is None:
-            return replace(self, model=copy.deepcopy(self.model).requires_grad_(False).eval(), counters=Counters())
+            model = copy.deepcopy(self.model).requires_grad_(False).eval()
+            return replace(self, model=model, counters=Counters(), option_head=head)
         frozen = fresh_adapter(self, name)
         frozen.load_weights(self.weights())
         for parameter in frozen.parameters():
@@ -241,18 +275,26 @@ class LanguageModel:
             frozen: copy frozen layers (`freezing`) too.
         """
         own = self.model.state_dict(keep_vars=True)
-        fixed = set() if frozen or self.adapter else {id(p) for p in self.model.parameters() if not p.requires_grad}
+        fixed = set[int]()
+        if not frozen and self.adapter is None:
+            fixed = {id(p) for p in self.model.parameters() if not p.requires_grad}
         names = dict[int, str]()
         for name, tensor in own.items():
             if self._is_own(name) and id(tensor) not in fixed:
                 names.setdefault(id(tensor), name)
-        return {renamed(name, self.adapter, "adapter"): own[name].detach().clone() for name in names.values()}
+        weights = {renamed(name, self.adapter, "adapter"): own[name].detach().clone() for name in names.values()}
+        if self.option_head is not None:
+            weights[OPTION_HEAD] = self.option_head.detach().clone()
+        return weights
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Set the weights that `weights` returned."""
         own = self.model.state_dict()
         with torch.no_grad():
             for name, value in weights.items():
+                if name == OPTION_HEAD:
+                    self.ensure_option_head().copy_(value)
+                    continue
                 own[renamed(name, "adapter", self.adapter)].copy_(value)
 
 
@@ -273,7 +315,7 @@ def fresh_adapter(first: LanguageModel, adapter: str, seed: int = 0) -> Language
 
 def as_player(first: LanguageModel, peft: Any, adapter: str) -> LanguageModel:
     """Make the player of an adapter on the backbone of `first`, with trainable weights."""
-    player = replace(first, model=peft.eval(), adapter=adapter, counters=Counters(), heads={})
+    player = replace(first, model=peft.eval(), adapter=adapter, counters=Counters(), heads={}, option_head=None)
     for parameter in player.parameters():
         parameter.requires_grad_(True)
     return player

@@ -14,9 +14,9 @@ from reflectrl.runs.report.table import Cell, tables
 from reflectrl.serving.endpoints.arms import ROUNDS
 
 NOTE = (
-    "Each pair is fine-tuned on the teaching episodes and on the student's episodes so far, in which the teacher labelled"
-    " the best actions. Counts are means over seeds. Success is on the last stage, in percent with its interval. If it no"
-    " longer grows with the labels, further rounds do not help."
+    "Each pair is fine-tuned on the teaching episodes and on the student's episodes so far, in which the teacher"
+    " labelled the best actions. Counts are means over seeds. Success is on the last stage, in percent with its"
+    " interval. If it no longer grows with the labels, further rounds do not help."
 )
 
 
