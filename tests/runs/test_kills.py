@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,24 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(
     )
     left = {path.name for path in (tmp_path / "run/checkpoints/seed0").iterdir()}
     assert left == {"base", "reflector", "policy", "rl-reflect-rl"}
+
+
+@pytest.mark.parametrize("moment", ["reflector.learner", "rl-reflect-rl.learner"])
+def test_a_copy_of_a_working_run_with_checkpoints_first_goes_on_elsewhere(
+    server: Any, tmp_path: Path, recipe_file: Path, finished: Path, said: Said, moment: str
+) -> None:
+    words, here, there = ["eval", str(recipe_file), "--folder"], tmp_path / "here", tmp_path / "there"
+    server.stdin.write(json.dumps([*words, str(here)]) + "\n")
+    server.stdin.flush()
+    child = int(server.stdout.readline())
+    wait_for((here / "checkpoints" / "seed0" / moment).exists)
+    for part in ("checkpoints", "."):
+        with suppress(shutil.Error):  # files that were replaced meanwhile; all others are copied
+            shutil.copytree(here / part, there / part, dirs_exist_ok=True)
+    os.kill(child, signal.SIGKILL)
+    server.stdout.readline()
+    assert run_until(server, [*words, str(there)], None, signal.SIGKILL) == 0, (tmp_path / "log").read_text()
+    assert said(there) == said(finished)
 
 
 @pytest.fixture

@@ -37,10 +37,6 @@ class RunOption:
     def prepare(self, recipe: Recipe, folder: Path) -> None:
         """Make in the run's folder whatever the changed recipe needs. Called before the run."""
 
-    def during(self, folder: Path) -> contextlib.AbstractContextManager[None]:
-        """Return a context that lasts as long as the run. It is entered before `prepare`, by the first rank only."""
-        return contextlib.nullcontext()
-
 
 @dataclass(frozen=True)
 class Run:
@@ -92,12 +88,9 @@ class Run:
             refuse_links(folder)
             require_writable(folder, f"run folder {folder}")
         try:
-            with contextlib.ExitStack() as run:
-                for option in options if is_first else ():
-                    run.enter_context(option.during(self, folder))
-                for option in options if is_first else ():
-                    option.prepare(self, recipe, folder)
-                train(recipe, folder, until=self.until)
+            for option in options if is_first else ():
+                option.prepare(self, recipe, folder)
+            train(recipe, folder, until=self.until)
         except UserError:
             with contextlib.suppress(OSError):
                 folder.rmdir()  # nothing was begun in it
