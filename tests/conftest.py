@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import reflectrl
+from benchmarks.forks import Forks
 from tests.machines import Machine
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
@@ -60,22 +61,19 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Server that starts programs at once: forks, in which all that a run imports is imported already."""
+    with Forks() as server:
+        yield server
+
+
 @pytest.fixture
-def command(tmp_path: Path) -> Command:
+def command(tmp_path: Path, forks: Forks) -> Command:
     """`command("list", "envs")`: the command line in a process of its own, in an empty folder."""
 
-    def run(*words: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "reflectrl", *words],
-            cwd=tmp_path,
-            env=os.environ | (env or {}),
-            text=True,
-            capture_output=True,
-            timeout=120,
-            check=False,
-            **({"stdin": subprocess.DEVNULL} if "input" not in options else {}),
-            **options,
-        )
+    def run(*words: str, env: Mapping[str, str] | None = None, input: str = "") -> subprocess.CompletedProcess[str]:
+        return forks.run(["-m", "reflectrl", *words], tmp_path, os.environ | (env or {}), input, timeout=120)
 
     return run
 
