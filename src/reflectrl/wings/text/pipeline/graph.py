@@ -122,8 +122,9 @@ def _artifacts(recipe: Recipe, seed: int, samples: str) -> Iterator[Artifact]:
     for arm in recipe.arms:
         if arm not in (DATA, REFERENCE):
             outputs = tuple(f"{folder}/{name}/reflectrl.json" for name in (arm, last(arm)))
-            start, section = ([reference.key], "rl") if arm == PPO else ([value.key], "offline")
-            learned = made(arm, "rl", outputs, start, section)
+            offline = ([value.key], ("offline", "rl.eval_sampling"))
+            start, settings = ([reference.key], ("rl",)) if arm == PPO else offline
+            learned = made(arm, "rl", outputs, start, *settings)
             yield replace(learned, training=f"{folder}/{arm}.learner")
             trained[arm] = learned.key
     for arm in recipe.arms:

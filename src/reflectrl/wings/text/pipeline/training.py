@@ -253,7 +253,7 @@ def _evaluate(text: TextContext, lm: LanguageModel, seed: int, arm: str) -> dict
     prompts = text.prompts("validation", text_settings(text.recipe).eval_prompts)
     path = text.written(arm, seed, "validation", "learning", "now")
     path.unlink(missing_ok=True)
-    found = text.reward.label(completions(text, lm, prompts, path, text_settings(text.recipe).eval_sampling, seed))
+    found = text.reward.label(completions(text, lm, prompts, path, text.recipe.rl.eval_sampling, seed))
     path.unlink()
     return {"eval_reward": _mean(found)}
 
