@@ -161,8 +161,8 @@ class Server:
         with self.said.open("wb") as said:
             child = self._forks.start(words, folder, stdout=said.fileno(), stderr=said.fileno())
         if wait is not None and disturb is not None:
-            wait(child.is_running)
-            if child.is_running():
+            wait(lambda: child.poll() is None)
+            if child.poll() is None:
                 disturb(child.pid)
         return child.wait()
 

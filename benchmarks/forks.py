@@ -12,6 +12,7 @@ Needs fork and Unix sockets.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -24,6 +25,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 MODULES = (
     "scipy.stats",
@@ -48,22 +50,53 @@ ROOT = Path(__file__).parents[1]
 
 
 class Fork:
-    """A running program.
+    """A running program, with the methods of `subprocess.Popen` that serve most.
 
     Attributes:
+        stdout, stderr: what it prints, as text, where `subprocess.PIPE` was asked for.
         pid: its process id. It stays valid until the server has reported the exit code.
         returncode: exit code, as `subprocess` counts it; None before `wait`.
+        seconds: processor time, with that of processes that it has waited for; 0 before `wait`.
     """
+
+    stdout: IO[str] | None = None
+    stderr: IO[str] | None = None
 
     def __init__(self, connection: socket.socket) -> None:
         self._answers = connection.makefile("r", buffering=1, encoding="utf-8")
         connection.close()
         self.pid = int(self._answers.readline())
         self.returncode: int | None = None
+        self.seconds = 0.0
 
-    def is_running(self) -> bool:
-        """Return whether the program has not ended yet."""
-        return self.returncode is None and not select.select([self._answers], [], [], 0)[0]
+    def poll(self) -> int | None:
+        """Return the exit code, or None if the program has not ended yet."""
+        return self.wait() if self.returncode is None and self._has_ended(0) else self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the program has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask the program to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the program at once."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for the end of the program. Return what it has printed to its two streams, and close them."""
+        self.wait(timeout)
+        printed = [stream.read() if stream else "" for stream in (self.stdout, self.stderr)]
+        for stream in (self.stdout, self.stderr):
+            if stream:
+                stream.close()
+        return printed[0], printed[1]
+
+    def _has_ended(self, timeout: float | None) -> bool:
+        return bool(select.select([self._answers], [], [], timeout)[0])
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end of the program. Return its exit code.
@@ -72,10 +105,11 @@ class Fork:
             TimeoutError: it has not ended after this many seconds, and was killed.
         """
         if self.returncode is None:
-            if not select.select([self._answers], [], [], timeout)[0]:
+            if not self._has_ended(timeout):
                 os.kill(self.pid, signal.SIGKILL)
                 raise TimeoutError(f"process {self.pid} had not ended after {timeout} s")
-            self.returncode = int(self._answers.readline())
+            code, seconds = self._answers.readline().split()
+            self.returncode, self.seconds = int(code), float(seconds)
             self._answers.close()
         return self.returncode
 
@@ -118,17 +152,28 @@ class Forks:
 
         Args:
             env: all its environment variables; those of this process if not given.
-            stdin: descriptor of the stream; the null device if not given. The same holds for the other two.
+            stdin: descriptor of the stream; the null device if not given. The same holds for the other two, which may
+                also be `subprocess.PIPE`. A pipe holds 64 KiB that nobody has read.
             start_new_session: make it the leader of a process group of its own.
         """
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(self._address)
         about = [list(words), str(Path(cwd).resolve()), dict(os.environ if env is None else env), start_new_session]
-        with Path(os.devnull).open("r+b") as null:
-            streams = [null.fileno() if stream is None else stream for stream in (stdin, stdout, stderr)]
+        pipes: dict[str, int] = {}
+        with contextlib.ExitStack() as opened:
+            null = opened.enter_context(Path(os.devnull).open("r+b")).fileno()
+            streams = [null if stdin is None else stdin]
+            for name, stream in (("stdout", stdout), ("stderr", stderr)):
+                if stream == subprocess.PIPE:
+                    pipes[name], stream = os.pipe()
+                    opened.callback(os.close, stream)
+                streams.append(null if stream is None else stream)
             socket.send_fds(connection, [b"x"], streams)
         connection.sendall(json.dumps(about).encode() + b"\n")
-        return Fork(connection)
+        fork = Fork(connection)
+        for name, reader in pipes.items():
+            setattr(fork, name, os.fdopen(reader, encoding="utf-8", errors="replace"))
+        return fork
 
     def run(
         self,
@@ -182,9 +227,10 @@ def _start(connection: socket.socket) -> None:
         words, cwd, env, own_session = json.loads(file.readline())
     if child := os.fork():
         connection.sendall(f"{child}\n".encode())
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        _, status, used = os.wait4(child, 0)
         with contextlib.suppress(BrokenPipeError):  # nobody waits for the answer
-            connection.sendall(f"{code}\n".encode())
+            answer = f"{os.waitstatus_to_exitcode(status)} {used.ru_utime + used.ru_stime:.3f}\n"
+            connection.sendall(answer.encode())
         os._exit(0)
     connection.close()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the server may have been started in the background
@@ -215,5 +261,7 @@ def run_program() -> None:
 if __name__ == "__main__":
     for module in MODULES:
         importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # else the first collection in every fork would copy all pages
     serve(sys.argv[1])
     run_program()

@@ -112,7 +112,7 @@ def parts(settings: Settings, models: Path) -> Iterator[Part]:
     batches = (3,) if tiny else settings.batches
     tests = REHEARSED_TESTS if tiny else TESTS
     junit = settings.out / "tests.xml"
-    workers = () if tiny else ("-n", str(settings.workers))
+    workers = () if tiny else ("-n", str(settings.workers), "--dist", "worksteal")
     pytest = (
         "-m",
         "pytest",

@@ -1,5 +1,6 @@
 """What holds for every test: one thread for torch, and no connection that leaves this machine."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -13,7 +14,11 @@ import pytest
 
 import reflectrl
 from benchmarks.forks import Forks
+from tests import forked
 from tests.machines import Machine
+from tests.order import pytest_collection_modifyitems, pytest_xdist_make_scheduler
+
+__all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
 if "REFLECTRL_DEVICE" not in os.environ:  # tests give the same results on a machine with a GPU (see tests/device.py)
@@ -58,14 +63,19 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("settings")))
 
 
+def pytest_collection_finish() -> None:
+    """Let collections of garbage pass over what is imported by now: a million objects, a quarter of a second each."""
+    gc.collect()
+    gc.freeze()
+
+
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
-def forks() -> Iterator[Forks]:
+def forks() -> Forks:
     """Server that starts programs at once: forks, in which all that a run imports is imported already."""
-    with Forks() as server:
-        yield server
+    return forked.forks()
 
 
 @pytest.fixture

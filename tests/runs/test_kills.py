@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.forks import Fork, Forks
 from reflectrl import runs as pipeline
+from tests.runs.launcher import LIMIT
 
 Said = Callable[[Path], dict[str, str]]
 
@@ -33,7 +34,7 @@ MOMENTS = [
 """A file or folder of the run, and what happens to the process as soon as it is there."""
 
 
-def wait_for(condition: Callable[[], bool], alive: Callable[[], bool] = lambda: True, seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], alive: Callable[[], bool] = lambda: True, seconds: float = LIMIT) -> None:
     end = time.monotonic() + seconds
     while not condition() and alive() and time.monotonic() < end:
         time.sleep(0.0005)
@@ -44,10 +45,9 @@ def run_until(forks: Forks, words: list[str], log: Path, there: Path | None, how
     with log.open("ab") as said:
         child = forks.start(["-m", "reflectrl", *words], log.parent, stdout=said.fileno(), stderr=said.fileno())
     if there is not None:
-        wait_for(there.exists, alive=child.is_running)
-        if child.is_running():
-            os.kill(child.pid, how)
-    return child.wait(timeout=120)
+        wait_for(there.exists, alive=lambda: child.poll() is None)
+        child.send_signal(how)
+    return child.wait(LIMIT)
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_bytes(
@@ -88,7 +88,7 @@ def start(tmp_path: Path, recipe_file: Path, forks: Forks) -> Iterator[Callable[
     for process in started:
         if not group_is_empty(process.pid):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=20)
+        process.wait(LIMIT)
 
 
 def group_is_empty(group: int) -> bool:
@@ -105,13 +105,13 @@ def test_two_processes(start: Any, tmp_path: Path, finished: Path, like: Any, sa
     interrupted = start()
     wait_for(lambda: any(checkpoints.glob("*.learner")))
     os.killpg(interrupted.pid, signal.SIGINT)
-    code, err = interrupted.wait(timeout=60), (tmp_path / "err").read_text()
+    code, err = interrupted.wait(LIMIT), (tmp_path / "err").read_text()
     assert (code, err) == (130, "reflectrl: interrupted; the same command goes on\n")
 
     killed = start()
     wait_for((tmp_path / "run/episodes/eval-sft-seed0-test-full-sampled.jsonl").exists)
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.wait(timeout=60)
+    killed.kill()
+    killed.wait(LIMIT)
     wait_for(lambda: group_is_empty(killed.pid), seconds=20)
     out, err = ((tmp_path / name).read_text() for name in ("out", "err"))
     assert group_is_empty(killed.pid), "children outlived their parent"
