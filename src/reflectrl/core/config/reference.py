@@ -98,12 +98,12 @@ def help_text(width: int = 80) -> str:
     lines = [f"{FIRST}, and what each trades (`reflectrl list keys` describes all):"]
     column = 2 + max(map(len, TRADES))
     for dotted, trade in TRADES.items():
-        indented = {"initial_indent": f"  --{dotted:{column}}", "subsequent_indent": " " * (column + 4)}
-        lines += textwrap.wrap(trade, width, **indented)
+        first, others = f"  --{dotted:{column}}", " " * (column + 4)
+        lines += textwrap.wrap(trade, width, initial_indent=first, subsequent_indent=others)
+    words = textwrap.TextWrapper(width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
     for title, names in groups().items():
         if title != FIRST:
-            indented = {"initial_indent": "  ", "subsequent_indent": "  "}
-            lines += ["", f"{title}:", *textwrap.wrap(" ".join(names), width, break_on_hyphens=False, **indented)]
+            lines += ["", f"{title}:", *words.wrap(" ".join(names))]
     return "\n".join(lines)
 
 
