@@ -236,15 +236,27 @@ def _start(connection: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the server may have been started in the background
     if own_session:
         os.setsid()
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        os.dup2(streams[number], number)
+        os.close(streams[number])
+        _reopen(number, name)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
     sys.path[0] = cwd if words[0] == "-m" else ""
     sys.path[1:1] = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
     sys.argv = list(words)
+
+
+def _reopen(number: int, name: str) -> None:
+    """Open a standard stream as Python does at its start: another kind of file is behind it now."""
+    before = getattr(sys, name)
+    lines = name == "stderr" or os.isatty(number)
+    stream = open(  # noqa: SIM115, PTH123
+        number, before.mode, 1 if lines else -1, before.encoding, before.errors, closefd=False
+    )
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)
 
 
 def run_program() -> None:
