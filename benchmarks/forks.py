@@ -34,7 +34,6 @@ MODULES = (
     "transformers.models.llama.modeling_llama",
     "reflectrl.api",
     "reflectrl.cli.verbs",
-    "reflectrl.methods.offline.builders",
     "reflectrl.models.players",
     "reflectrl.runs.report.plots",
     "reflectrl.runs.results",

@@ -80,10 +80,25 @@ def forks() -> Forks:
 
 @pytest.fixture
 def command(tmp_path: Path, forks: Forks) -> Command:
-    """`command("list", "envs")`: the command line in a process of its own, in an empty folder."""
+    """`command("list", "envs")`: the command line in a process of its own, in an empty folder.
+
+    With variables it is started anew, since they may say where packages lie.
+    """
 
     def run(*words: str, env: Mapping[str, str] | None = None, input: str = "") -> subprocess.CompletedProcess[str]:
-        return forks.run(["-m", "reflectrl", *words], tmp_path, os.environ | (env or {}), input, timeout=120)
+        program = ["-m", "reflectrl", *words]
+        if env is None:
+            return forks.run(program, tmp_path, input=input, timeout=120)
+        return subprocess.run(
+            [sys.executable, *program],
+            cwd=tmp_path,
+            env=os.environ | env,
+            input=input,
+            text=True,
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
 
     return run
 
