@@ -80,6 +80,7 @@ def plan_environment(recipe: Recipe) -> Graph:
     stages.report(plan, recipe.name, results=results)
     return in_order(made.values())
 
+
 def begin_environment(recipe: Recipe, run: RunFolder) -> Context:
     """Check that environment, models and demonstrations fit the recipe, and that no test task is trained on."""
     from reflectrl.runs.demonstrations import check_log
@@ -93,10 +94,11 @@ def begin_environment(recipe: Recipe, run: RunFolder) -> Context:
     check_log(recipe, run)
     return Context(recipe, run, tasks)
 
+
 def show_arms(context: Context) -> None:
     """Print the table of arms, and one played episode."""
-    from reflectrl.runs.results import show_episode, show_results
     from reflectrl.core.terminal import console
+    from reflectrl.runs.results import show_episode, show_results
 
     screen = console(120)
     show_results(screen, context.run.path, select_arms(context.recipe.arms, context.recipe))

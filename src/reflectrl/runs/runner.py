@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core.config import Recipe
+from reflectrl.core.terminal import console
 from reflectrl.learn.checkpoint import drop_state
 from reflectrl.runs import metrics
 from reflectrl.runs.artifact import STAGES, Artifact, Build, Graph
@@ -17,7 +18,6 @@ from reflectrl.runs.progress import Board, silently
 from reflectrl.runs.ranks import joined
 from reflectrl.runs.state import State
 from reflectrl.runs.workers import Workers, silence
-from reflectrl.core.terminal import console
 
 
 def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
