@@ -39,13 +39,13 @@ class RunKind:
 
 
 def run_kinds() -> list[RunKind]:
-    """Return the kinds of run that packages bring, as RUN_KIND in their modules of arms, and then the core's."""
-    return [*(module.RUN_KIND for module in installed_modules() if hasattr(module, "RUN_KIND")), ENVIRONMENT]
+    """Return the kinds of run that packages bring, as RUN_KIND in their modules of arms."""
+    return [module.RUN_KIND for module in installed_modules() if hasattr(module, "RUN_KIND")]
 
 
 def kind_of(recipe: Recipe) -> RunKind:
-    """Return the kind of a recipe's run."""
-    return next(kind for kind in run_kinds() if kind.is_for(recipe))
+    """Return the kind of a recipe's run: a package's, or a run in an environment."""
+    return next((kind for kind in run_kinds() if kind.is_for(recipe)), ENVIRONMENT)
 
 
 def planned(recipe: Recipe) -> Graph:
@@ -54,7 +54,8 @@ def planned(recipe: Recipe) -> Graph:
     Raises:
         UserError: the recipe names an unknown arm, or settings contradict each other.
     """
-    return kind_of(recipe).plan(recipe)
+    kind = kind_of(recipe)
+    return plan_environment(recipe) if kind is ENVIRONMENT else kind.plan(recipe)
 
 
 def plan_environment(recipe: Recipe) -> Graph:
