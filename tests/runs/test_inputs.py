@@ -47,7 +47,7 @@ def test_a_call_plans_and_runs_nothing_and_refuses_a_wrong_argument(like: LIKE) 
     second = copied(plan, "second", original=first)
     assert list(plan.made) == ["copy first (seed 0)", "copy second (seed 0)"]
     assert second.inputs == (first.key,) and second.path == "copies/second"
-    with pytest.raises(TypeError, match="orginal"):
+    with pytest.raises(TypeError, match="original"):
         copied(plan, "third", orginal=first)
 
 
