@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from reflectrl.core.config.rules import Count, Listed, Natural, NonNegative, Positive, Range, Share, keys_of
+from reflectrl.core.config.rules import Count, Listed, Natural, NonNegative, Positive, Range, Share
+from reflectrl.core.policy_losses import POLICY_LOSSES
 
 if TYPE_CHECKING:
     PolicyLoss = str
 else:
-    PolicyLoss = Literal[keys_of("learn/losses.py", "POLICY_LOSSES")]
+    PolicyLoss = Literal[tuple(POLICY_LOSSES)]
 
 
 @dataclass(frozen=True)
