@@ -9,8 +9,9 @@ One linear loop. `examples.py` defines the rows and their loss. Departures from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from reflectrl.core import distributed
 from reflectrl.core.config import SFTConfig
 from reflectrl.core.types import UserError, named_seed
 from reflectrl.learn.examples import (
-    Example,
+    Rows,
     evaluate_accuracy,
     evaluate_loss,
     micro_batches,
@@ -37,8 +38,8 @@ from reflectrl.models.sharing import apart, pack
 
 def train_sft(
     lm: LanguageModel,
-    train: Sequence[Example],
-    validation: Sequence[Example],
+    train: Rows,
+    validation: Rows,
     config: SFTConfig,
     seed: int,
     log: Callable[[Metrics], Verdict | None],
@@ -58,7 +59,7 @@ def train_sft(
         raise UserError("sft: no training or no validation rows (does the teacher write any for this player?)")
     groups = row_groups(train, config.by_episode)
     share = apart if not config.by_episode and lm.chat is None else pack  # the prompts of a chat all begin alike
-    validation = [validation[i] for i in spread(row_groups(validation, config.by_episode), config.eval_rows)]
+    held_out: Any = [validation[i] for i in spread(row_groups(validation, config.by_episode), config.eval_rows)]
     trainer = Trainer(lm, make_optimizers(lm, config), config.max_grad_norm, state_folder)
     batches = shuffled_batches(groups, config.batch_size, seed, skip=trainer.step)
     while trainer.step < config.steps and trainer.stale < config.patience:
@@ -81,10 +82,10 @@ def train_sft(
         trainer.step += 1
 
         if trainer.is_due(config.eval_every, config.steps):
-            found = {"eval_loss": evaluate_loss(lm, validation, config.batch_size, share)}
+            found = {"eval_loss": evaluate_loss(lm, held_out, config.batch_size, share)}
             score = [-found["eval_loss"]]
             if config.keep == "accuracy":
-                found["eval_accuracy"] = evaluate_accuracy(lm, validation, config.batch_size, share)
+                found["eval_accuracy"] = evaluate_accuracy(lm, held_out, config.batch_size, share)
                 score.insert(0, found["eval_accuracy"])
             release_memory()
             verdict = log({"step": trainer.step, "loss": trainer.means()["loss"], **found})

@@ -25,7 +25,7 @@ SCHEMA = 1
 class PlaySettings:
     """Settings of the prompts and of scoring, as they were in training."""
 
-    scoring: Literal["enumeration", "sum", "token", "word", "trie"] = "enumeration"
+    scoring: Literal["enumeration", "sum", "token", "word", "trie", "options"] = "enumeration"
     reflection_tokens: Count = 100
     shuffle_labels: bool = False
     context: Natural = 512

@@ -219,7 +219,7 @@ def _sft_examples(
     rows = view(read_episodes(path), negatives)
     if recipe.sft.reflection_dropout:
         rows = drop_reflections(rows, recipe.sft.reflection_dropout, seed)
-    return choice_examples(make_policy(recipe, lm), rows, seed)
+    return choice_examples(make_policy(recipe, lm), rows, seed, recipe.sft.auxiliary_coef)
 
 
 @on_all_ranks

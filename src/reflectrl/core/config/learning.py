@@ -111,6 +111,9 @@ class SFTConfig:
     overconfident in its errors, while accuracy still improves. Use "accuracy" there."""
     negatives: bool = True
     """Train on negative examples as well (`teach.negatives`)."""
+    auxiliary_coef: NonNegative = 1.0
+    """Weight of the teacher's further questions about a state (`Teacher.questions`), if it asks any and the policy
+    scores options (`play.scoring`). The mean loss of a state's questions is added to the loss of its choice."""
 
     def problem(self) -> str | None:
         """Describe the first contradiction between keys, in one line; None if there is none."""

@@ -175,9 +175,10 @@ class PlayConfig:
     """Longest reflection, in tokens. A reflection ends earlier at end-of-text."""
     reflection_temperature: NonNegative = 0.0
     """Sampling temperature of reflections. 0 is greedy, and then identical prompts are computed only once."""
-    scoring: Literal["enumeration", "sum", "token", "word", "trie"] = "enumeration"
+    scoring: Literal["enumeration", "sum", "token", "word", "trie", "options"] = "enumeration"
     """Scoring of actions by the policy: by the labels of the listed actions ("enumeration"); by the probability of the
-    actions' texts ("sum"), per "token" or per "word"; or by free decoding, constrained to legal actions ("trie")."""
+    actions' texts ("sum"), per "token" or per "word"; by free decoding, constrained to legal actions ("trie"); or by a
+    learned head that reads each action's text ("options"), for long texts and for hundreds of actions."""
     result_cache: Natural = 50_000
     """Number of results (greedy reflections, choices of the policy) that are cached to avoid computing them again."""
     kv_cache_mib: Natural = 4096
