@@ -62,23 +62,12 @@ class HasSeed(Protocol):
     def seed(self) -> int: ...
 
 
-class Steps(Protocol):
-    """Lockstep of the ranks for sharded models (`models/sharded.py`)."""
-
-    def settle(self) -> None:
-        """Help the other ranks with their passes until all have reached this call."""
-
-    def backward(self, loss: Tensor) -> None:
-        """Run the backward pass of a loss, together with the other ranks' backward passes."""
-
-
 class Team:
     """Group of ranks, as seen by one of them. All ranks must call its methods in the same order.
 
     Attributes:
         rank: number of this process, from 0.
         size: number of ranks.
-        lockstep: coordinator of passes through sharded models; None if every rank holds full models.
 
     Raises:
         LostRank: in every method, if a rank has died or kept the others waiting too long.
@@ -86,18 +75,11 @@ class Team:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        self.lockstep: Steps | None = None
-
-    def settle(self) -> None:
-        """Help the other ranks with their passes through sharded models until all have reached this call."""
-        if self.lockstep is not None:
-            self.lockstep.settle()
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all ranks, in the order of ranks, on every rank. Values must be picklable."""
         import torch.distributed as dist
 
-        self.settle()
         found: list[Any] = [None] * self.size
         with all_present():
             dist.all_gather_object(found, value)
@@ -107,7 +89,6 @@ class Team:
         """Return the first rank's value on every rank. The value must be picklable."""
         import torch.distributed as dist
 
-        self.settle()
         found: list[Any] = [value]
         with all_present():
             dist.broadcast_object_list(found, src=0)
@@ -117,7 +98,6 @@ class Team:
         """Sum a tensor over the ranks, in place. The sum has the same bits on all ranks."""
         import torch.distributed as dist
 
-        self.settle()
         with all_present():
             dist.all_reduce(tensor)
 
@@ -125,15 +105,13 @@ class Team:
         """Sum gradients over the ranks in place, and metrics too.
 
         Each rank has its share of both, already divided by the size of the whole batch, so that the sums are means over
-        the batch. A parameter without a gradient on any rank keeps none. Gradients of sharded models are summed
-        already.
+        the batch. A parameter without a gradient on any rank keeps none.
 
         Returns:
             The summed metrics. A metric that a rank lacks counts as 0.
         """
         import torch
 
-        parameters = [p for p in parameters if not is_divided(p)]
         gathered = self.gather((dict(metrics), [p.grad is not None for p in parameters]))
         used = [any(flags) for flags in zip(*(flags for _, flags in gathered), strict=True)]
         waiting = [p for p, is_used in zip(parameters, used, strict=True) if is_used]
@@ -221,12 +199,6 @@ def mine(items: Sequence[T]) -> Sequence[T]:
     if team is None:
         return items
     return items[len(items) * team.rank // team.size : len(items) * (team.rank + 1) // team.size]
-
-
-def is_divided(tensor: Tensor) -> bool:
-    """Return whether a tensor is sharded, so that this rank holds only a part."""
-    # Not `isinstance(tensor, DTensor)`: that module takes a second to import.
-    return hasattr(tensor, "full_tensor")
 
 
 def total(value: float) -> float:

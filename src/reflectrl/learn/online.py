@@ -151,7 +151,7 @@ def update(
                     terms["value_loss"] = losses.value_loss(critic(read_ND), returns_N)
                     loss = (0.0 if warming else loss) + config.critic_coef * terms["value_loss"]
                 terms["loss"], share = loss, len(labels_N) / size
-                trainer.backward(loss * share)
+                (loss * share).backward()
                 totals = {name: totals.get(name, 0.0) + share * float(term.detach()) for name, term in terms.items()}
             noted, weight = trainer.update(totals), size / len(batch.labels_N)
             metrics = {name: metrics.get(name, 0.0) + weight * value for name, value in noted.items()}

@@ -76,7 +76,7 @@ def train_sft(
                 else:
                     nll = summed_nll(lm, own[part], share)
                     loss = nll / tokens
-                trainer.backward(loss)
+                loss.backward()
                 mean_nll += float(nll.detach()) / tokens
         trainer.update({"loss": mean_nll})
         trainer.step += 1

@@ -7,7 +7,7 @@ A loop owns a trainer and stays linear. Nothing here calls back into the loop:
         trainer.set_rate(cosine(trainer.step, config.steps, config.warmup))
         for micro_batch in ...:
             loss = ...
-            backward(loss)
+            loss.backward()
         trainer.update({"loss": ...})
         if trainer.is_due(config.eval_every, config.steps):
             trainer.keep_if_best((-validation_loss,))
@@ -18,7 +18,7 @@ A loop owns a trainer and stays linear. Nothing here calls back into the loop:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +30,6 @@ from reflectrl.core import distributed
 from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import load_meta, load_tensors, optimizer_tensors, restore_optimizer, save_state
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.pieces import whole, wholes
 
 Model = LanguageModel | nn.Module
 Metrics = dict[str, float]
@@ -62,8 +61,6 @@ class Trainer:
         resumed: content of the loaded state, including what the loop added in `save`; None for a new training.
         rank, ranks: number of this process, and number of processes. A process takes every `ranks`-th slice of a
             batch, from `rank` on.
-        backward: function that adds the gradient of this process's share of a loss. With sharded models, all ranks
-            must call it.
     """
 
     def __init__(
@@ -87,8 +84,6 @@ class Trainer:
         self._recent: list[Metrics] = []
         team = distributed.team
         self.rank, self.ranks = (team.rank, team.size) if team is not None else (0, 1)
-        self._lockstep = team.lockstep if team is not None else None
-        self.backward: Callable[[Tensor], None] = Tensor.backward if self._lockstep is None else self._lockstep.backward
         if folder is not None:
             self.resumed = distributed.first(partial(load_meta, folder))
         if folder is not None and self.resumed is not None:
@@ -126,7 +121,7 @@ class Trainer:
             noted = distributed.team.reduce([p for part in self._parameters for p in part], noted)
         if self.max_grad_norm is not None:
             norms = [nn.utils.clip_grad_norm_(part, self.max_grad_norm) for part in self._parameters]
-            noted["grad_norm"] = float(norms[0] if self._lockstep is None else whole(norms[0]))
+            noted["grad_norm"] = float(norms[0])
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -193,7 +188,6 @@ class Trainer:
             return
         tensors = {name: weights_of(part) for name, part in self.parts.items()} | {"best": self.best_weights or {}}
         tensors |= {f"optimizer{i}": optimizer_tensors(optimizer) for i, optimizer in enumerate(self.optimizers)}
-        tensors = {group: wholes(named) for group, named in tensors.items()}
         counters = {"step": self.step, "stale": self.stale, "best": self.best, "rate": self.rate, "logged": logged}
         save_state(self.folder, tensors, {**counters, "stopped": self.stopped, **more})
 

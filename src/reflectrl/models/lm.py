@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -23,11 +23,7 @@ from reflectrl.models.cards import CARD, fingerprint
 from reflectrl.models.machine import Mixed, autocast, is_mixed
 from reflectrl.models.options import OPTION_HEAD, new_option_head
 from reflectrl.models.packed import PackedBackend
-from reflectrl.models.pieces import activate, piece, wholes
 from reflectrl.models.plain import PlainBackend
-
-if TYPE_CHECKING:
-    from reflectrl.models.sharded import Shards
 
 HEADS = "heads.safetensors"
 """File beside saved weights that holds the weights of the heads."""
@@ -73,7 +69,6 @@ class LanguageModel:
         heads: weights of further heads on the model's hidden states, such as a critic. Saved with the model.
         option_head: weight (D,) of the head that scores options (`options.py`). It learns and is saved with the model.
             None if no policy has needed it yet.
-        shards: this rank's shards, if the model's weights are sharded across ranks.
         backbone_tokenizer: fingerprint of the backbone's tokenizer, if the adapter's tokenizer has other tokens.
         brings_embeddings: True if the adapter came with embeddings for its backbone. It is saved with them.
     """
@@ -90,7 +85,6 @@ class LanguageModel:
     heads: dict[str, Tensor] = field(default_factory=dict)
     option_head: nn.Parameter | None = None
     chat: Chat | None = None
-    shards: Shards | None = None
     backbone_tokenizer: str = ""
     brings_embeddings: bool = False
 
@@ -165,9 +159,15 @@ class LanguageModel:
         return self.adapter is None or self.adapter in name.split(".")
 
     def activate(self) -> None:
-        """Activate this player's adapter on the shared backbone."""
-        if self.adapter is not None:
-            activate(self.model, self.adapter)
+        """Activate this player's adapter on the shared backbone, without changing which weights are trainable."""
+        if self.adapter is None or self.model.active_adapter == self.adapter:
+            return
+        # PEFT's own switch also freezes all other adapters, so gradients of their earlier passes would be lost.
+        trainable = [p for p in self.model.parameters() if p.requires_grad]
+        self.model.set_adapter(self.adapter)
+        self.model.requires_grad_(False)
+        for parameter in trainable:
+            parameter.requires_grad_(True)
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -188,10 +188,6 @@ class LanguageModel:
     @cached_property
     def backend(self) -> Backend:
         """Backend that reads, scores and writes with this model."""
-        if self.shards is not None:
-            from reflectrl.models.sharded import ShardedBackend  # torch's FSDP takes seconds to import
-
-            return ShardedBackend(self, self.shards)
         return PackedBackend(self) if self.shortcuts.packed else PlainBackend(self)
 
     @property
@@ -210,24 +206,13 @@ class LanguageModel:
         return encode_text(self.tokenizer, text, behind)
 
     def saver(self, **card: Any) -> Callable[[Path], None]:
-        """Return a function that writes the model as it is now (`save`).
+        """Return a function that writes the model (`save`)."""
+        return partial(self.save, **card)
 
-        All ranks of a sharded model must call this, because it gathers the weights. Only the first rank writes.
-        """
-        if self.shards is None or self.adapter is not None:
-            return partial(self.save, **card)
-        own = self.weights()
-        own.pop(OPTION_HEAD, None)  # `save` writes it beside the model's own weights
-        return partial(self.save, weights=wholes(own), **card)
-
-    def save(self, folder: Path, weights: dict[str, Tensor] | None = None, **card: Any) -> None:
-        """Write weights (safetensors), tokenizer, and a card that identifies the tokenizer.
-
-        Args:
-            weights: the full weights, if this process has shards only.
-        """
+    def save(self, folder: Path, **card: Any) -> None:
+        """Write weights (safetensors), tokenizer, and a card that identifies the tokenizer."""
         if self.adapter is None:
-            self.model.save_pretrained(folder, state_dict=weights)
+            self.model.save_pretrained(folder)
         else:
             # "auto" would ask the hub whether the backbone's vocabulary has changed.
             self.model.save_pretrained(
@@ -254,11 +239,6 @@ class LanguageModel:
         head = copy.deepcopy(self.option_head)
         if head is not None:
             head.requires_grad_(False)
-        if self.adapter is None and self.shards is not None:
-            model, shards = self.shards.frozen_copy(self.model)
-            twin = replace(self, model=model, shards=shards, counters=Counters(), option_head=head)
-            twin.load_weights(self.weights())
-            return twin
         if self.adapter is None:
             model = copy.deepcopy(self.model).requires_grad_(False).eval()
             return replace(self, model=model, counters=Counters(), option_head=head)
@@ -295,8 +275,7 @@ class LanguageModel:
                 if name == OPTION_HEAD:
                     self.ensure_option_head().copy_(value)
                     continue
-                kept = own[renamed(name, "adapter", self.adapter)]
-                kept.copy_(piece(value, kept))
+                own[renamed(name, "adapter", self.adapter)].copy_(value)
 
 
 def renamed(name: str, old: str | None, new: str | None) -> str:
@@ -317,8 +296,6 @@ def fresh_adapter(first: LanguageModel, adapter: str, seed: int = 0) -> Language
 def as_player(first: LanguageModel, peft: Any, adapter: str) -> LanguageModel:
     """Make the player of an adapter on the backbone of `first`, with trainable weights."""
     player = replace(first, model=peft.eval(), adapter=adapter, counters=Counters(), heads={}, option_head=None)
-    if player.shards is not None:
-        player.shards.carry(peft)
     for parameter in player.parameters():
         parameter.requires_grad_(True)
     return player

@@ -84,7 +84,7 @@ def train_offline(
         for part in np.array_split(own, min(config.accumulate, len(own))) if own else ():
             loss_N, noted = losses_of(data, cache, [train[i] for i in part], config)
             loss = loss_N.sum() / len(rows)
-            trainer.backward(loss)
+            loss.backward()
             share = len(part) / len(rows)
             parts = {"loss": float(loss.detach()), **{name: share * value for name, value in noted.items()}}
             terms = {name: terms.get(name, 0.0) + value for name, value in parts.items()}

@@ -67,8 +67,6 @@ class ServedRollouts(EpisodeRollouts):
         self, settings: RolloutsConfig, folder: Path, policy: Policy, reflector: Player | None, *given: Any
     ) -> None:
         config: RLConfig = given[1]
-        if policy.lm.shards is not None and policy.lm.adapter is None:
-            raise UserError("rollouts.servers: with model.shard they take adapters only; set model.lora_rank")
         if settings.policy and settings.every > 1 and config.algorithm in losses.SINGLE_EPOCH:
             raise UserError(f"rollouts.every is above 1; rl.algorithm {config.algorithm!r} has no ratio to correct by")
         self.settings, self.folder, self.servers = settings, folder, Servers(settings)
