@@ -7,13 +7,14 @@ official ones (`trials.py`), and write states in short texts (`wording.py`).
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from reflectrl.core.envs.base import SPLITS, TextEnv, require_known
-from reflectrl.core.types import Outcome, Task, UserError
+from reflectrl.core.types import Observation, Outcome, Task, UserError
 from reflectrl.wings.planning.distances import Distances, distances
 from reflectrl.wings.planning.moves import Move, moves
 from reflectrl.wings.planning.teacher import FrontierTeacher, WalkTeacher
@@ -27,7 +28,9 @@ from reflectrl.wings.planning.trials import (
     problem,
     rules,
 )
-from reflectrl.wings.planning.wording import QUESTIONS, STATES
+from reflectrl.wings.planning.wording import QUESTIONS, STATES, shorten
+
+LABELLED_LINE = re.compile(r"^(Goal|Context): (.*)$", re.MULTILINE)
 
 
 @lru_cache(maxsize=64)
@@ -54,7 +57,9 @@ class PlanningEnv(TextEnv):
             require_known(self.name, "domain", domain, DOMAINS)
         self.sizes = dict(zip(SPLITS, (train, validation, test), strict=True))
         if not domains or not all(1 <= size <= MOST_TRIALS for size in self.sizes.values()) or horizon < 1:
-            raise UserError(f"{self.name}: needs a domain, 1 to {MOST_TRIALS} trials a split, and a horizon of 1 or more")
+            raise UserError(
+                f"{self.name}: needs a domain, 1 to {MOST_TRIALS} trials a split, and a horizon of 1 or more"
+            )
         self.domains = tuple(dict.fromkeys(domains))
         rules()  # says now that the package is missing, if it is
 
@@ -100,6 +105,10 @@ class FrontierEnv(PlanningEnv):
     there are labels: play with `play.scoring = "options"`.
 
     In training, the 8-puzzle shows no official board and no neighbour of one.
+
+    Args:
+        train_frontier: most states that the search of a training task holds; random ones are forgotten. Short questions
+            are quicker to learn from. Other tasks follow the benchmark's limit.
     """
 
     name = "planning"
@@ -116,19 +125,36 @@ class FrontierEnv(PlanningEnv):
         validation: int = 20,
         test: int = 100,
         horizon: int = 200,
+        train_frontier: int = 32,
     ) -> None:
         super().__init__(domains, train, validation, test, horizon)
+        self.most_states = rules().max_frontier
+        if not 2 <= train_frontier <= self.most_states:
+            raise UserError(f"planning: train_frontier must be from 2 to {self.most_states}, not {train_frontier}")
+        self.train_frontier = train_frontier
 
     def begin(self, task: Task) -> None:
-        super().begin(task)
-        hidden = task.split == "train" and self.domain == "tiles"
-        self._hidden = official_boards() if hidden else frozenset()
-        self._evict = package("rng").Draws(self.domain, self.trial, "evict", "model", "reflectrl")
-        self.frontier = [self.problem.start]
-        self._texts = [self.short(self.problem.start)]
-        self.seen = {self.problem.start}
-        self.explored = 0
+        self._start(task)
+        self._reach(self.problem.start)
         self._explore(0)
+
+    def _start(self, task: Task) -> None:
+        """Set everything that does not change in an episode, and an empty search."""
+        super().begin(task)
+        trains = task.split == "train"
+        self._hidden = official_boards() if trains and self.domain == "tiles" else frozenset()
+        self._limit = self.train_frontier if trains else self.most_states
+        self._evict = package("rng").Draws(self.domain, self.trial, "evict", "model", "reflectrl")
+        self.frontier: list[Any] = []
+        self._texts: list[str] = []
+        self.seen: set[Any] = set()
+        self.explored = 0
+
+    def _reach(self, state: Any) -> None:
+        """Add a state to the frontier."""
+        self.seen.add(state)
+        self.frontier.append(state)
+        self._texts.append(self.short(state))
 
     def apply(self, action: str) -> Outcome:
         if self._explore(self._texts.index(action)):
@@ -146,10 +172,8 @@ class FrontierEnv(PlanningEnv):
                 return True
             for after in self.problem.moves(state):
                 if after not in self.seen and after not in self._hidden:
-                    self.seen.add(after)
-                    self.frontier.append(after)
-                    self._texts.append(self.short(after))
-            while len(self.frontier) > rules().max_frontier:
+                    self._reach(after)
+            while len(self.frontier) > self._limit:
                 self.seen.discard(self._forget(self._evict.below(len(self.frontier))))
             if len(self.frontier) != 1:
                 return False
@@ -166,15 +190,30 @@ class FrontierEnv(PlanningEnv):
     def legal_actions(self) -> Sequence[str]:
         return tuple(self._texts)
 
+    def card_settings(self) -> Mapping[str, Any]:
+        return {"domains": list(self.domains), "horizon": self.horizon}
+
+    @classmethod
+    def read_question(
+        cls, state: Any, instructions: Any, options: Sequence[str]
+    ) -> tuple[Observation, Sequence[int]] | None:
+        """Translate a question of BeelineBench into short texts, whichever protocol it came by."""
+        if isinstance(state, str):  # OpenAI's protocol: the benchmark writes its fields as lines
+            state = {name.lower(): value for name, value in LABELLED_LINE.findall(state)}
+        if not isinstance(state, dict) or not {"goal", "context"} <= state.keys():
+            return None
+        question, texts = shorten(str(state["goal"]), str(state["context"]), options)
+        return Observation("", question, texts), range(len(options))
+
     def get_state(self) -> Any:
-        return tuple(self.frontier), frozenset(self.seen), self.explored, self._evict.source.getstate(), self._actions[:]
+        search = (tuple(self.frontier), tuple(self._texts), frozenset(self.seen), self.explored)
+        return search, self._evict.source.getstate(), tuple(self._actions)
 
     def set_state(self, state: Any) -> None:
-        self.begin(self.task)
-        frontier, seen, self.explored, source, actions = state
-        self.frontier, self.seen, self._actions = list(frontier), set(seen), list(actions)
+        self._start(self.task)
+        (frontier, texts, seen, self.explored), source, actions = state
+        self.frontier, self._texts, self.seen, self._actions = list(frontier), list(texts), set(seen), list(actions)
         self._evict.source.setstate(source)
-        self._texts = list(map(self.short, self.frontier))
 
 
 class WalkEnv(PlanningEnv):
@@ -221,7 +260,7 @@ class WalkEnv(PlanningEnv):
         return list(self.moves)
 
     def get_state(self) -> Any:
-        return self.current, self._actions[:]
+        return self.current, tuple(self._actions)
 
     def set_state(self, state: Any) -> None:
         self.begin(self.task)

@@ -86,7 +86,9 @@ class Slides:
             yield places, codes
             reached = self.neighbours(places)
             reached_codes, first = np.unique(self.codes(reached), return_index=True)
-            new = ~(np.isin(reached_codes, codes, assume_unique=True) | np.isin(reached_codes, before, assume_unique=True))
+            new = ~(
+                np.isin(reached_codes, codes, assume_unique=True) | np.isin(reached_codes, before, assume_unique=True)
+            )
             before, places, codes = codes, reached[first[new]], reached_codes[new]
 
     def is_solved(self, places: Places) -> NDArray[np.bool_]:
