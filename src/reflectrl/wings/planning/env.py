@@ -28,7 +28,7 @@ from reflectrl.wings.planning.trials import (
     problem,
     rules,
 )
-from reflectrl.wings.planning.wording import QUESTIONS, STATES, shorten
+from reflectrl.wings.planning.wording import QUESTIONS, STATES, domain_of, shorten
 
 LABELLED_LINE = re.compile(r"^(Goal|Context): (.*)$", re.MULTILINE)
 
@@ -200,7 +200,7 @@ class FrontierEnv(PlanningEnv):
         """Translate a question of BeelineBench into short texts, whichever protocol it came by."""
         if isinstance(state, str):  # OpenAI's protocol: the benchmark writes its fields as lines
             state = {name.lower(): value for name, value in LABELLED_LINE.findall(state)}
-        if not isinstance(state, dict) or not {"goal", "context"} <= state.keys():
+        if not isinstance(state, dict) or not {"goal", "context"} <= state.keys() or not domain_of(str(state["goal"])):
             return None
         question, texts = shorten(str(state["goal"]), str(state["context"]), options)
         return Observation("", question, texts), range(len(options))

@@ -19,7 +19,7 @@ class Move(NamedTuple):
 
 def moves(problem: Any, state: Any) -> list[Move]:
     """Return the moves from a state in the package's order, each name once."""
-    named = {name: after for name, after in NAMED[problem.domain](problem, state)}
+    named = dict(NAMED[problem.domain](problem, state))
     return [Move(name, after) for name, after in named.items()]
 
 

@@ -5,8 +5,9 @@ texts say the same as the package's and nothing besides, a few of its words exce
 states have the same short text only if the package writes them alike. Because a short text is made from the text alone,
 a policy that learned on short texts can answer the package's questions too.
 
-A word of letters is one token of a scratch model, so facts are single words: `BD` is block b2 on block b4, `Bt` is b2
-on the table, `Bh` is b2 in the hand; `hcd` is a car that lies across, in row c from column d on; `H` and `V` are trucks.
+A word of letters is one token of a scratch model, so facts are single words. `BD` is block b2 on block b4, `Bt` is b2
+on the table, `Bh` is b2 in the hand. `hcd` is a car that lies across, in row c from column d on, `v` one that stands
+upright, `H` and `V` are trucks.
 """
 
 from __future__ import annotations
