@@ -122,7 +122,9 @@ def main(settings: Settings) -> None:
             mean, low, high = mean_and_interval(scores)
             means[name].append(mean)
             seconds = time.process_time() - begin
-            print(f"{domain:12} {name:20} {mean:.3f} [{low:.3f}, {high:.3f}]  {seconds:.0f} processor seconds", flush=True)
+            print(
+                f"{domain:12} {name:20} {mean:.3f} [{low:.3f}, {high:.3f}]  {seconds:.0f} processor seconds", flush=True
+            )
     for name, scores in means.items():
         print(f"{'all':12} {name:20} {mean_and_interval(scores)[0]:.3f}")
 

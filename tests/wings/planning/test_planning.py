@@ -2,6 +2,8 @@
 
 import importlib.util
 import re
+import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -65,7 +67,7 @@ def test_no_official_trial_is_a_task():
 
 def test_the_ranges_of_the_splits_never_meet():
     first = list(trials.FIRST_TRIAL.values())
-    assert all(start + trials.MOST_TRIALS <= following for start, following in zip(first, first[1:], strict=False))
+    assert all(start + trials.MOST_TRIALS <= following for start, following in pairwise(first))
     with pytest.raises(UserError, match="900000"):
         FrontierEnv(train=trials.MOST_TRIALS + 1)
 
@@ -422,7 +424,7 @@ def test_the_size_of_a_training_search_is_checked():
 def test_without_the_package_one_line_names_the_extra(tmp_path, monkeypatch):
     Path(tmp_path, "beelinebench.py").write_text("raise ImportError('no such package')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in [name for name in __import__("sys").modules if name.split(".")[0] == "beelinebench"]:
-        monkeypatch.delitem(__import__("sys").modules, name)
+    for name in [name for name in sys.modules if name.split(".")[0] == "beelinebench"]:
+        monkeypatch.delitem(sys.modules, name)
     with pytest.raises(UserError, match=r"\[planning\]"):
         trials.package("search")

@@ -57,7 +57,7 @@ def _tiles(problem: Any) -> Distances:
 # ---- Blocksworld -----------------------------------------------------------------------------------------------------
 
 Below = tuple[int, ...]
-"""What is below each block: another block by its number, the table, or the hand."""
+"""The support of each block: another block by its number, the table, or the hand."""
 TABLE, HAND = -1, -2
 
 

@@ -45,7 +45,8 @@ def _blocksworld(problem: Any, state: Any) -> Iterator[tuple[str, Any]]:
     before = set(relations(problem.render(state)))
     for after in problem.moves(state):
         words = set(relations(problem.render(after)))
-        [(block, source)], [(_, target)] = before - words, words - before
+        [lost], [gained] = before - words, words - before
+        block, source, target = lost[0], lost[1], gained[1]
         if target == "h":
             yield (f"pick up {block}" if source == "t" else f"unstack {block} from {source}"), after
         else:
