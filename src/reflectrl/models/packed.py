@@ -82,12 +82,13 @@ class PackedBackend:
         if self.lm.adapter is not None:
             self.lm.activate()
         blocks = packing.blocks
-        ids = [token for block in blocks for token in block.ids]
-        places = [
-            block.start + depth
-            for block in blocks
-            for depth in (range(len(block.ids)) if block.trie is None else block.trie.depths)
-        ]
+        ids = np.concatenate([block.ids for block in blocks])
+        places = np.concatenate(
+            [
+                block.start + np.asarray(range(len(block.ids)) if block.trie is None else block.trie.depths)
+                for block in blocks
+            ]
+        )
         asked = ((), ()) if at == "all" else np.unique(np.asarray(at), return_inverse=True)
         ids_N, positions_N, wanted_W, order_M = to_device(self.device, ids, places, *asked)
         attend = self._attention(blocks, caches)
