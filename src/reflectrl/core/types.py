@@ -100,6 +100,8 @@ class Turn:
             value, the log-probability of the action.
         entropy: entropy (nats) of the choice distribution; None for a reflection.
         sampling: sampling settings; None for players that do not sample from a model.
+        prompt_ids: token ids of the prompt that a language model read, so that learning need not render it again.
+            They are kept in memory only: an episode that was read from a file has none.
     """
 
     player: str
@@ -111,6 +113,7 @@ class Turn:
     logprobs: tuple[float, ...] = ()
     entropy: float | None = None
     sampling: Sampling | None = None
+    prompt_ids: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)

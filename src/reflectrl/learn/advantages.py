@@ -1,6 +1,6 @@
 """Advantages: how much better each choice turned out than expected, by comparison of episodes or by a critic.
 
-All estimators read `rollouts.Steps`: K episodes per task, which began at the same point, flattened into N steps.
+All estimators read `steps.Steps`: K episodes per task, which began at the same point, flattened into N steps.
 Advantages are in reward units, or without unit if they are divided by a group's standard deviation. None carries a
 gradient. `docs/learner.md` explains which of them are biased, and how. `python -m benchmarks.gradients` compares them
 with the exact gradient of a small environment.
@@ -23,7 +23,7 @@ from reflectrl.learn.exploration import ObservationCounts
 from reflectrl.learn.losses import baseline_leave_one_out, gae
 
 if TYPE_CHECKING:
-    from reflectrl.learn.rollouts import Steps
+    from reflectrl.learn.steps import Steps
 
 
 def critic(steps: Steps, config: RLConfig, values_N: Tensor | None) -> Tensor:

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl.core import distributed
 from reflectrl.core.config import SFTConfig
+from reflectrl.core.distributed import ALONE, Team
 from reflectrl.core.episodes import ChoiceRow, ReflectionRow
 from reflectrl.core.prompts import tokenize
 from reflectrl.core.types import named_seed
@@ -231,29 +231,36 @@ def _text_loss(lm: LanguageModel, packing: Packing, hidden_ND: Tensor) -> Tensor
 
 
 @torch.no_grad()
-def evaluate_loss(lm: LanguageModel, examples: Rows, batch_size: int, share: Share = apart) -> float:
-    """Return the mean loss per completion token, or per decision without its further questions (nats)."""
+def evaluate_loss(
+    lm: LanguageModel, examples: Rows, batch_size: int, share: Share = apart, team: Team = ALONE
+) -> float:
+    """Return the mean loss per completion token, or per decision without its further questions (nats).
+
+    Each process of the team computes a part of it.
+    """
     if are_decisions(examples):
         examples = [Decision(*row[:-1]) for row in examples]  # without the further questions
     tokens = sum(len(row.ids) - row.start for row in examples)
-    starts = distributed.mine(range(0, len(examples), batch_size))
+    starts = team.part(range(0, len(examples), batch_size))
     own = sum(float(summed_nll(lm, examples[i : i + batch_size], share)) for i in starts)
-    return distributed.total(own) / tokens
+    return team.total(own) / tokens
 
 
 @torch.no_grad()
-def evaluate_accuracy(lm: LanguageModel, examples: Rows, batch_size: int, share: Share = apart) -> float:
+def evaluate_accuracy(
+    lm: LanguageModel, examples: Rows, batch_size: int, share: Share = apart, team: Team = ALONE
+) -> float:
     """Return the share of completion tokens that are the model's most probable token, given the tokens before them.
 
     For decisions, return the share in which the most probable option is one of the best.
     """
     tokens = sum(len(row.ids) - row.start for row in examples)
     right = 0.0
-    for i in distributed.mine(range(0, len(examples), batch_size)):
+    for i in team.part(range(0, len(examples), batch_size)):
         rows: Rows = examples[i : i + batch_size]
         if are_decisions(rows):
             right += float(decision_nll(lm, rows, pack([row.ids for row in rows]))[1].sum())
         else:
             logits_MV, _, targets_M = completion_logits(lm, rows, share)
             right += float((logits_MV.argmax(-1) == targets_M).sum())
-    return distributed.total(right) / tokens
+    return team.total(right) / tokens

@@ -91,7 +91,9 @@ class LanguageModel:
     @cached_property
     def core(self) -> nn.Module:
         """The Hugging Face model without the PEFT wrapper."""
-        return self.model.get_base_model() if self.adapter else self.model
+        if self.adapter is None:
+            return self.model
+        return self.model.get_base_model()
 
     @cached_property
     def device(self) -> torch.device:
@@ -106,7 +108,9 @@ class LanguageModel:
     def _shape(self) -> Any:
         """Configuration of the part of the model that reads text."""
         config: Any = self.core.config
-        return config.get_text_config() if hasattr(config, "get_text_config") else config
+        if hasattr(config, "get_text_config"):  # models that see images, too, nest it
+            return config.get_text_config()
+        return config
 
     @property
     def layers(self) -> int:
@@ -116,7 +120,9 @@ class LanguageModel:
     @property
     def pass_tokens(self) -> int:
         """Approximate number of tokens per pass. On CPUs, the activations of a thousand tokens stay in the caches."""
-        return 1024 if self.device.type == "cpu" else 32_768
+        if self.device.type == "cpu":
+            return 1024
+        return 32_768
 
     @property
     def token_bytes(self) -> int:
@@ -126,7 +132,9 @@ class LanguageModel:
         config = self._shape
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        kept = torch.bfloat16 if is_mixed(self.device, self.mixed_play) else self.dtype
+        kept = self.dtype
+        if is_mixed(self.device, self.mixed_play):
+            kept = torch.bfloat16  # as autocast computes keys and values
         return int(2 * self.layers * heads * width * kept.itemsize)
 
     @property
@@ -188,18 +196,26 @@ class LanguageModel:
     @cached_property
     def backend(self) -> Backend:
         """Backend that reads, scores and writes with this model."""
-        return PackedBackend(self) if self.shortcuts.packed else PlainBackend(self)
+        if self.shortcuts.packed:
+            return PackedBackend(self)
+        return PlainBackend(self)
 
     @property
     def end(self) -> int:
         """Token that ends a written text: the chat template's end of a turn, or end-of-text."""
-        return int(self.tokenizer.eos_token_id if self.chat is None else self.chat.end)
+        if self.chat is not None:
+            return int(self.chat.end)
+        return int(self.tokenizer.eos_token_id)
 
     @property
     def ends(self) -> frozenset[int]:
         """All tokens at which generation stops."""
-        found = (self.tokenizer.eos_token_id, None if self.chat is None else self.chat.end)
-        return frozenset(int(token) for token in found if token is not None)
+        ends = set[int]()
+        if self.chat is not None:
+            ends.add(int(self.chat.end))
+        if self.tokenizer.eos_token_id is not None:
+            ends.add(int(self.tokenizer.eos_token_id))  # chat models may end a text with it, too
+        return frozenset(ends)
 
     def encode(self, text: str, behind: str = "") -> list[int]:
         """Encode a text that follows the text `behind`. Control tokens in it are plain text (see `encode_text`)."""
@@ -230,8 +246,10 @@ class LanguageModel:
         if heads:
             save_file(heads, folder / HEADS)
         about = {"tokenizer": fingerprint(self.tokenizer), "base": self.base, "context": self.context, **card}
-        about |= {"chat": asdict(self.chat)} if self.chat else {}
-        about |= {"backbone_tokenizer": self.backbone_tokenizer} if self.backbone_tokenizer else {}
+        if self.chat:
+            about["chat"] = asdict(self.chat)
+        if self.backbone_tokenizer:
+            about["backbone_tokenizer"] = self.backbone_tokenizer
         (folder / CARD).write_text(json.dumps(about, indent=1), encoding="utf-8")
 
     def frozen_copy(self, name: str = "reference") -> LanguageModel:
@@ -257,7 +275,9 @@ class LanguageModel:
             frozen: copy frozen layers (`freezing`) too.
         """
         own = self.model.state_dict(keep_vars=True)
-        fixed = set() if frozen or self.adapter else {id(p) for p in self.model.parameters() if not p.requires_grad}
+        fixed = set[int]()
+        if not frozen and self.adapter is None:
+            fixed = {id(p) for p in self.model.parameters() if not p.requires_grad}
         names = dict[int, str]()
         for name, tensor in own.items():
             if self._is_own(name) and id(tensor) not in fixed:

@@ -35,7 +35,7 @@ CARD, TENSORS = "reference_cache.json", "reference_cache.safetensors"
 """Files of a cache: the fingerprints of its inputs, and its tensors."""
 
 CODE = (
-    "completions.py", "reference_value.py", "reference_cache.py", "../../learn/rollouts.py", "../../learn/trainer.py",
+    "completions.py", "reference_value.py", "reference_cache.py", "../../learn/steps.py", "../../learn/trainer.py",
 )  # fmt: skip
 """Source files that a cache depends on."""
 
