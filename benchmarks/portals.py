@@ -157,6 +157,19 @@ def base_model(cell: Cell, episodes: Sequence[Episode]) -> LanguageModel:
         return load_model(folder, config)
 
 
+Key = tuple[int, str, str]
+"""Number of portals, kind of analysis, and kind of rows."""
+ROWS: dict[Key, list[Example]] = {}
+"""Tokenised training rows. All cells share them, since tokenizers do not depend on the seed."""
+
+
+def rows_of(key: Key, encode: Callable[[], Sequence[Example]]) -> list[Example]:
+    """Return tokenised rows, which are made when they are first asked for."""
+    if key not in ROWS:
+        ROWS[key] = list(encode())
+    return ROWS[key]
+
+
 def make_policy(lm: LanguageModel) -> Policy:
     """Make a greedy policy that scores the actions' texts. Its prompts are half as long as with numbered actions."""
     return Policy(lm, Sampling(temperature=0.0), scoring="sum")
@@ -223,11 +236,13 @@ def supervised(lm: LanguageModel, rows: Sequence[Example], stops: Tensor, heads:
 
 def run_cell(cell: Cell) -> dict[str, Any]:
     """Train the players of a cell and play the held-out tasks."""
-    episodes = demonstrated(cell.portals, ANALYSES.get(cell.arm, "steps"))
+    analysis = ANALYSES.get(cell.arm, "steps")
+    episodes = demonstrated(cell.portals, analysis)
     lm, seed = base_model(cell, episodes), named_seed(cell.seed, "batches")
     alone = cell.arm in ("alone", "supervised")
     policy = make_policy(lm)
-    choices = list(choice_examples(policy, (sft if alone else sft_policy)(episodes), seed))
+    view, kind = (sft, "alone") if alone else (sft_policy, "policy")
+    choices = rows_of((cell.portals, analysis, kind), lambda: choice_examples(policy, view(episodes), 0))
     reflector: Reflector | None = None
     if cell.arm == "alone":
         steps = [train(lm, len(choices), imitation(lm, choices), cell.seconds, seed)]
@@ -236,7 +251,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         heads = nn.ModuleList(nn.Linear(lm.hidden_size, 8) for _ in range(cell.portals))
         steps = [train(lm, len(choices), supervised(lm, choices, stops, heads), cell.seconds, seed, [heads])]
     else:
-        written = list(reflection_examples(lm, sft_reflection(episodes)))
+        key = (cell.portals, analysis, "reflector")
+        written = rows_of(key, lambda: reflection_examples(lm, sft_reflection(episodes)))
         if cell.arm == "one":
             both = [*written, *choices]
             steps = [train(lm, len(both), imitation(lm, both), cell.seconds, seed)]
@@ -287,17 +303,20 @@ def evaluated(cell: Cell, policy: Policy, reflector: Reflector | None) -> dict[s
 
 def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of a table with a row per number of portals, layers and arm."""
-    shown = ["| portals | layers | arm | seeds | tasks won, % | first parcel, % | reflection right, % | followed, % |"]
-    shown.append("|---" * 8 + "|")
+    shown = [
+        "| portals | layers | seconds | arm | seeds | tasks won, % | first parcel, % | reflection right, % | followed, % |"
+    ]
+    shown.append("|---" * 9 + "|")
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for line in lines:
-        groups.setdefault((line["portals"], line["layers"], line["arm"]), []).append(line)
-    for (portals, layers, arm), members in sorted(
-        groups.items(), key=lambda item: (*item[0][:2], ARMS.index(item[0][2]))
-    ):
-        cells = [mean_of(members, name) for name in ("first", "written", "followed")]
+        groups.setdefault((line["portals"], line["layers"], line["seconds"], line["arm"]), []).append(line)
+    order = sorted(groups, key=lambda group: (*group[:3], ARMS.index(group[3])))
+    for portals, layers, seconds, arm in order:
+        members = groups[portals, layers, seconds, arm]
+        shares = [mean_of(members, name) for name in ("first", "written", "followed")]
         won = f"{mean_of(members, 'success')} {interval(members)}"
-        shown.append(f"| {portals} | {layers} | {arm} | {len(members)} | {won} | {' | '.join(cells)} |")
+        cells = (portals, layers, f"{seconds:g}", arm, len(members), won, *shares)
+        shown.append(f"| {' | '.join(map(str, cells))} |")
     return shown
 
 
