@@ -303,10 +303,8 @@ def evaluated(cell: Cell, policy: Policy, reflector: Reflector | None) -> dict[s
 
 def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of a table with a row per number of portals, layers and arm."""
-    shown = [
-        "| portals | layers | seconds | arm | seeds | tasks won, % | first parcel, % | reflection right, % | followed, % |"
-    ]
-    shown.append("|---" * 9 + "|")
+    names = ("portals", "layers", "seconds", "arm", "seeds", "tasks won, %", "first parcel, %", "reflection right, %")
+    shown = [f"| {' | '.join((*names, 'followed, %'))} |", "|---" * 9 + "|"]
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for line in lines:
         groups.setdefault((line["portals"], line["layers"], line["seconds"], line["arm"]), []).append(line)

@@ -108,6 +108,10 @@ def adapted(rate: float, moved: float, target: float) -> float:
     return min(10.0, rate * 1.5) if moved < target / 2 else rate
 
 
+NOISE = 1e-3
+"""Share of the returns below which advantages count as noise. Normalisation does not amplify them to unit size."""
+
+
 def update(
     trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLConfig, epochs: int, warming: bool = False
 ) -> Metrics:
@@ -122,7 +126,11 @@ def update(
     Returns:
         Metrics of the last epoch.
     """
-    advantages_N = losses.normalise(batch.advantages_N) if config.normalise else batch.advantages_N
+    advantages_N = batch.advantages_N
+    if config.normalise:
+        advantages_N = losses.normalise(
+            advantages_N, max(batch.scale, NOISE * losses.root_mean_square(batch.returns_N))
+        )
     for _ in range(epochs):
         metrics: Metrics = {}
         for i, slices in enumerate(batch.minibatches):
@@ -145,6 +153,9 @@ def update(
                 if batch.ref_logp:
                     terms["kl"] = losses.categorical_kl(logp_NA, batch.ref_logp[i][j]).mean()
                     loss = loss + config.kl_coef * terms["kl"]
+                if batch.auxiliary is not None:
+                    terms["auxiliary_loss"] = batch.auxiliary(logp_NA, index)
+                    loss = loss + terms["auxiliary_loss"]
                 if critic is not None:
                     # With detached states, the critic's gradient does not reach the policy (never while it warms up).
                     read_ND = hidden_ND if config.critic_shares and not warming else hidden_ND.detach()

@@ -30,7 +30,7 @@ from reflectrl.learn.curriculum import (
     replayed,
 )
 from reflectrl.learn.exploration import Pay
-from reflectrl.learn.losses import restricted_log_softmax, rewards_to_go
+from reflectrl.learn.losses import restricted_log_softmax, rewards_to_go, root_mean_square
 from reflectrl.learn.replay import ReplayBuffer
 from reflectrl.learn.validation import evaluate_policy, evenly, mean_return, success_rate
 from reflectrl.learn.value import ValueHead
@@ -123,7 +123,9 @@ class EpisodeRollouts(Rollouts):
             near_N = begun_near(learned)
             self.baseline = {near: float(steps.returns_N[near_N == near].mean()) for near in set(near_N.tolist())}
         expected = self.expected(learned) if config.reverse else self.baseline[False]
-        return prepare(self.policy, self.reference_policy, critic, steps, config, expected, self.rng)
+        batch = prepare(self.policy, self.reference_policy, critic, steps, config, expected, self.rng)
+        self.scale = root_mean_square(batch.advantages_N)
+        return batch
 
     def groups(self, count: int) -> list[tuple[Task, Mapping[str, Any], Start | None]]:
         """Draw the tasks of an update, as (task, provenance for its episodes, starting point or None)."""
@@ -145,7 +147,10 @@ class EpisodeRollouts(Rollouts):
         # Past wins cannot be compared within their group, because the group's other episodes were not kept.
         judged = replace(config, baseline="mean") if config.baseline in COMPARING else config
         batch = prepare(self.policy, self.reference_policy, critic, steps, judged, expected)
+        # Past wins soon hold nothing new. In the unit of the fresh episodes' advantages, they then count for little.
+        batch.scale = self.scale
         if config.self_imitation:
+            batch.returns_N = steps.returns_N  # gains are over what the past episode really returned
             gains = imitate_gains(batch, steps.spans())
             self.buffer.set_priorities(places, gains[: len(places)])
         return batch
@@ -360,8 +365,10 @@ def prepare(
         for parts, widths in zip(minibatches, widest, strict=True):
             ref_logp.append([ref_NA[part, :width] for part, width in zip(parts, widths, strict=True)])
     advantages_N = compute_advantages(steps, config, baseline, values_N)
+    # The critic learns the lambda-returns that advantages are computed from: they vary less than whole returns.
+    targets_N = steps.returns_N if values_N is None else values_N + advantages_N
     read = partial(policy_pass, policy, steps)
-    known = (steps.labels_N, steps.old_logp_N, advantages_N, steps.returns_N, values_N)
+    known = (steps.labels_N, steps.old_logp_N, advantages_N, targets_N, values_N)
     return Batch([[(part, part) for part in parts] for parts in minibatches], read, *known, ref_logp)
 
 
