@@ -26,7 +26,7 @@ ORDER = {
         "envs", "players", "rollout", "episodes", "teach", "evaluation",
     ),
     "serving": ("endpoints", "remote", "server"),
-    "methods": ("values", "offline", "reflecting", "distill", "pretrained"),
+    "methods": ("values", "offline", "reflecting", "distill", "hindsight", "pretrained"),
     "tools": ("downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "mirror", "browser"),
 }  # fmt: skip
 """Parts of a room; each imports only from itself and from those before it."""
