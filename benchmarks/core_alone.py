@@ -1,6 +1,8 @@
-"""Run the core's tests against a copy of the package without any wing: `python -m benchmarks.core_alone`.
+"""Run the tests of what a run needs on a copy of the package without the rooms that can go.
 
-Further words go to pytest, such as `-x` or `tests/envs`.
+    python -m benchmarks.core_alone
+
+Further words go to pytest, such as `-x` or `tests/core`.
 """
 
 from __future__ import annotations
@@ -12,26 +14,20 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.lines import BESIDE
+from benchmarks.lines import REMOVABLE
 
 ROOT = Path(__file__).parents[1]
-WITH_WINGS = {
-    ROOT / place
-    for place in (
-        *(f"{top}/{room}" for top in ("src/reflectrl", "tests") for room in ("wings", *BESIDE)),
-        "tests/benchmarks",
-    )
-}
+LEFT_OUT = {ROOT / top / room for top in ("src/reflectrl", "tests") for room in REMOVABLE} | {ROOT / "tests/benchmarks"}
 PROGRAMS = ("__init__", "chromium", "families", "measure")
 """Benchmark modules that tests of the core import."""
 COPIED = ("src", "tests", "docs", "pyproject.toml", *(f"benchmarks/{name}.py" for name in PROGRAMS))
 
 
 def copy_core(folder: Path) -> None:
-    """Copy the package, its tests and the examples, without the wings and their tests."""
+    """Copy the package and its tests without the rooms that can go."""
 
     def ignored(path: str, names: list[str]) -> list[str]:
-        return [name for name in names if name == "__pycache__" or Path(path, name) in WITH_WINGS]
+        return [name for name in names if name == "__pycache__" or Path(path, name) in LEFT_OUT]
 
     for name in COPIED:
         if (ROOT / name).is_dir():

@@ -1,4 +1,4 @@
-"""Count lines and lines of code: of the core, each method and wing of the package, and the other folders.
+"""Count lines and lines of code: of each room and wing of the package, and of the other folders.
 
     python -m benchmarks.lines
 
@@ -15,11 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "reflectrl"
-BESIDE = (
-    "cluster", "distill", "downloads", "endpoints", "exporting", "fitting", "offline", "playing", "pretrained",
-    "reflecting", "remote", "sweeps", "values", "watching", "workbench",
-)  # fmt: skip
-"""Folders of further methods, which register themselves as wings do. Everything else is the core."""
+REMOVABLE = ("serving", "methods", "tools", "examples", "wings")
+"""Rooms without which a run still works (tests/test_house.py)."""
 EMPTY = (
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
     tokenize.ENDMARKER,
@@ -39,14 +36,14 @@ def code_lines(text: str) -> int:
     return len(found - docstrings)
 
 
-def place_of(path: Path) -> str:
+def row_of(path: Path) -> str:
     """Return the row of the table that a file belongs to."""
     if not path.is_relative_to(PACKAGE):
         return f"{path.relative_to(ROOT).parts[0]}/"
-    parts = path.relative_to(PACKAGE).parts
-    if parts[0] == "wings" and len(parts) > 2:
-        return f"wing {parts[1]}"
-    return f"method {parts[0]}" if parts[0] in BESIDE else "core"
+    room, *inside = path.relative_to(PACKAGE).parts
+    if room == "wings" and len(inside) > 1:
+        return f"wings/{inside[0]}"
+    return room if inside else "(files beside the rooms)"
 
 
 def main() -> None:
@@ -54,15 +51,15 @@ def main() -> None:
     code, whole, files = Counter[str](), Counter[str](), Counter[str]()
     for folder in ("src", "tests", "benchmarks"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            text, place = path.read_text(encoding="utf-8"), place_of(path)
-            code[place] += code_lines(text)
-            whole[place] += len(text.splitlines())
-            files[place] += 1
+            text, row = path.read_text(encoding="utf-8"), row_of(path)
+            code[row] += code_lines(text)
+            whole[row] += len(text.splitlines())
+            files[row] += 1
     print(f"{'':22}{'files':>8}{'lines':>9}{'of code':>9}")
-    inside = [place for place in code if not place.endswith("/")]
-    for place in [*sorted(code, key=lambda place: (place.endswith("/"), -code[place]))]:
-        print(f"{place:22}{files[place]:8,}{whole[place]:9,}{code[place]:9,}")
-    total = [sum(counts[place] for place in inside) for counts in (files, whole, code)]
+    inside = [row for row in code if not row.endswith("/")]
+    for row in [*sorted(code, key=lambda row: (row.endswith("/"), -code[row]))]:
+        print(f"{row:22}{files[row]:8,}{whole[row]:9,}{code[row]:9,}")
+    total = [sum(counts[row] for row in inside) for counts in (files, whole, code)]
     print(f"{'the package':22}{total[0]:8,}{total[1]:9,}{total[2]:9,}")
 
 

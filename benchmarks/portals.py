@@ -84,6 +84,8 @@ class Settings:
     """Seeds of weights and batches."""
     seconds: float = 24.0
     """Processor seconds of training in each cell."""
+    shown: int = 3000
+    """Number of tasks that are shown in training."""
     split: str = "test"
     """Split of the tasks that are played in the end."""
     out: Path = Path("runs/portals.jsonl")
@@ -99,6 +101,7 @@ class Cell:
     arm: Arm
     seed: int
     seconds: float
+    shown: int
     split: str
 
 
@@ -122,7 +125,7 @@ def cells(settings: Settings) -> Iterator[Cell]:
         for portals in settings.portals:
             for layers in settings.layers:
                 for arm in settings.arms:
-                    yield Cell(portals, layers, arm, seed, settings.seconds, settings.split)
+                    yield Cell(portals, layers, arm, seed, settings.seconds, settings.shown, settings.split)
 
 
 def done_by(cell: Cell, line: Mapping[str, Any]) -> bool:
@@ -140,9 +143,9 @@ def commit() -> str:
 
 
 @cache
-def demonstrated(portals: int, analysis: str) -> tuple[Episode, ...]:
-    """Return the teacher's episodes on all training tasks. They contain neither noise nor mistakes."""
-    env = make_env("portals", portals=portals, analysis=analysis)
+def demonstrated(portals: int, analysis: str, shown: int) -> tuple[Episode, ...]:
+    """Return the teacher's episodes on the training tasks. They contain neither noise nor mistakes."""
+    env = make_env("portals", portals=portals, analysis=analysis, train=shown)
     plans = demonstrations(env.tasks("train"), TeachConfig(noise=(0.0,), negatives=0), seed=0)
     return tuple(teach(env, plan) for plan in plans)
 
@@ -157,8 +160,8 @@ def base_model(cell: Cell, episodes: Sequence[Episode]) -> LanguageModel:
         return load_model(folder, config)
 
 
-Key = tuple[int, str, str]
-"""Number of portals, kind of analysis, and kind of rows."""
+Key = tuple[int, str, int, str]
+"""Number of portals, kind of analysis, number of tasks, and kind of rows."""
 ROWS: dict[Key, list[Example]] = {}
 """Tokenised training rows. All cells share them, since tokenizers do not depend on the seed."""
 
@@ -237,12 +240,13 @@ def supervised(lm: LanguageModel, rows: Sequence[Example], stops: Tensor, heads:
 def run_cell(cell: Cell) -> dict[str, Any]:
     """Train the players of a cell and play the held-out tasks."""
     analysis = ANALYSES.get(cell.arm, "steps")
-    episodes = demonstrated(cell.portals, analysis)
+    data = (cell.portals, analysis, cell.shown)
+    episodes = demonstrated(*data)
     lm, seed = base_model(cell, episodes), named_seed(cell.seed, "batches")
     alone = cell.arm in ("alone", "supervised")
     policy = make_policy(lm)
     view, kind = (sft, "alone") if alone else (sft_policy, "policy")
-    choices = rows_of((cell.portals, analysis, kind), lambda: choice_examples(policy, view(episodes), 0))
+    choices = rows_of((*data, kind), lambda: choice_examples(policy, view(episodes), 0))
     reflector: Reflector | None = None
     if cell.arm == "alone":
         steps = [train(lm, len(choices), imitation(lm, choices), cell.seconds, seed)]
@@ -251,8 +255,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         heads = nn.ModuleList(nn.Linear(lm.hidden_size, 8) for _ in range(cell.portals))
         steps = [train(lm, len(choices), supervised(lm, choices, stops, heads), cell.seconds, seed, [heads])]
     else:
-        key = (cell.portals, analysis, "reflector")
-        written = rows_of(key, lambda: reflection_examples(lm, sft_reflection(episodes)))
+        written = rows_of((*data, "reflector"), lambda: reflection_examples(lm, sft_reflection(episodes)))
         if cell.arm == "one":
             both = [*written, *choices]
             steps = [train(lm, len(both), imitation(lm, both), cell.seconds, seed)]

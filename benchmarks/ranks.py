@@ -44,7 +44,6 @@ def noting(words: Sequence[str], folder: Path, rank: int) -> int:
     """Run a command, and write its episodes and first gradients into the folder. Return the exit code."""
     from reflectrl.cli import main
     from reflectrl.learn.rollouts import EpisodeRollouts
-    from reflectrl.models.pieces import whole
 
     gradients: dict[str, torch.Tensor] = {}
     known: list[Any] = []
@@ -55,12 +54,12 @@ def noting(words: Sequence[str], folder: Path, rank: int) -> int:
             return
         known.append(optimizer)  # kept, so that no later one has its address
         found = [
-            whole(p.grad.detach()).reshape(-1).double()
+            p.grad.detach().reshape(-1).double()
             for g in optimizer.param_groups
             for p in g["params"]
             if p.grad is not None
         ]
-        weights = [whole(p.detach()) for group in optimizer.param_groups for p in group["params"]]
+        weights = [p.detach() for group in optimizer.param_groups for p in group["params"]]
         start = hashlib.sha256(b"".join(w.float().cpu().numpy().tobytes() for w in weights)).hexdigest()[:12]
         gradients[f"{len(known)} {start}"] = torch.cat(found)
 

@@ -23,6 +23,7 @@ a twentieth together. The rest is the reflector, for states that it has not seen
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
@@ -141,26 +142,39 @@ class Stopwatch:
         setattr(owner, name, watched)
 
 
+OLD_NAMES = {
+    "core.config": "config", "core.distributed": "distributed", "core.rollout": "rollout",
+    "models.players": "players.policy", "runs.ranks": "pipeline.ranks",
+}  # fmt: skip
+"""Names of modules before the package was divided into rooms."""
+
+
+def module(name: str) -> Any:
+    """Import a module of this version of the package by its present name."""
+    try:
+        return importlib.import_module(f"reflectrl.{name}")
+    except ModuleNotFoundError:
+        return importlib.import_module(f"reflectrl.{OLD_NAMES[name]}")
+
+
 def watch_all(clock: Stopwatch) -> None:
     """Watch the parts of an update."""
     import torch
 
-    import reflectrl.core.rollout as play
     from reflectrl.learn import rollouts
     from reflectrl.learn.trainer import Trainer
-    from reflectrl.models import players as policy
-    from reflectrl.models.players import Policy, Reflector
 
+    play, players = module("core.rollout"), module("models.players")
     clock.watch(play, "advance", "environment")
-    clock.watch(Policy, "prompt", "rendering")
+    clock.watch(players.Policy, "prompt", "rendering")
     for name in ("reflector_prompt", "tokenize"):
-        clock.watch(policy, name, "rendering")
-    clock.watch(Reflector, "turns", "reflector")
-    clock.watch(Policy, "turns", "policy")
+        clock.watch(players, name, "rendering")
+    clock.watch(players.Reflector, "turns", "reflector")
+    clock.watch(players.Policy, "turns", "policy")
     clock.watch(rollouts, "rollout", "players' loop", list)
     clock.watch(rollouts, "flatten", "flatten")
-    clock.watch(rollouts, "prepare", "prepare")
-    clock.watch(rollouts, "policy_pass", "forward")
+    clock.watch(rollouts, "make_batch" if hasattr(rollouts, "make_batch") else "prepare", "prepare")
+    clock.watch(rollouts if hasattr(rollouts, "policy_pass") else module("learn.minibatches"), "policy_pass", "forward")
     clock.watch(torch.Tensor, "backward", "backward")
     clock.watch(Trainer, "update", "optimiser")
 
@@ -171,15 +185,15 @@ def training(
     """Train the pair by a setting. Yield, per update, its steps, its seconds of play, and the seconds of each part."""
     import torch
 
-    from reflectrl.core.config import ModelConfig, RLConfig
     from reflectrl.learn.online import update
     from reflectrl.learn.rollouts import EpisodeRollouts
     from reflectrl.learn.trainer import Trainer
     from reflectrl.learn.value import make_critic
     from reflectrl.models.load import load_model
-    from reflectrl.models.players import Policy, Reflector
     from reflectrl.wings.taxi.env import TaxiEnv
 
+    ModelConfig, RLConfig = module("core.config").ModelConfig, module("core.config").RLConfig
+    Policy, Reflector = module("models.players").Policy, module("models.players").Reflector
     model = ModelConfig(context=256, mixed_play=SETTINGS[setting].get("mixed_play", "off"))
     policy = Policy(load_model(folder / "policy", model, "policy"))
     reflector = Reflector(load_model(folder / "reflector", ModelConfig(context=256), "reflector"))
@@ -200,7 +214,8 @@ def training(
             if (past := rollouts.replay(critic)) is not None:
                 update(trainer, critic, past, config, 1)
         taken = {"seconds": clock.now() - start, "playing": clock.whole["players' loop"], **clock.seconds}
-        steps = [step for episode in rollouts.fresh for step in episode.steps]
+        played = rollouts.latest.played if hasattr(rollouts, "latest") else rollouts.fresh
+        steps = [step for episode in played for step in episode.steps]
         distinct = len({(step.observation, step.reflection) for step in steps})
         ended = rollouts.end_update()
         yield taken | {"steps": len(steps), "distinct": distinct, "loss": metrics["loss"], "success": ended["success"]}
@@ -212,17 +227,14 @@ def serve(threads: int, clock_name: str) -> None:
     import torch
     from transformers.utils import logging
 
-    from reflectrl.core import distributed
-    from reflectrl.core.config import Recipe, from_dict
-    from reflectrl.runs.ranks import joined
-
+    config, distributed = module("core.config"), module("core.distributed")
     logging.disable_progress_bar()
     torch.set_num_threads(threads)
     clock = Stopwatch(time.process_time if clock_name == "cpu" else time.perf_counter)
     watch_all(clock)
     asked, updates = "", iter(())
-    recipe = from_dict(Recipe, {"name": "ranks", "processes": 1, "env": {"name": "taxi"}}, "ranks")
-    with joined(recipe) as ranks, distributed.together(ranks.team) if ranks else nullcontext():
+    recipe = config.from_dict(config.Recipe, {"name": "ranks", "processes": 1, "env": {"name": "taxi"}}, "ranks")
+    with module("runs.ranks").joined(recipe) as ranks, distributed.together(ranks.team) if ranks else nullcontext():
         for line in sys.stdin:
             if line != asked:
                 folder, setting, episodes, temperature = json.loads(line)

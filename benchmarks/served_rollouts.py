@@ -106,7 +106,7 @@ def learned(
     def note(metrics: dict[str, Any]) -> None:
         lines.append(metrics)
         if metrics["step"] < recipe.rl.updates:
-            episodes.append(json.dumps([[step.action for step in one.steps] for one in rollouts.fresh]))
+            episodes.append(json.dumps([[step.action for step in one.steps] for one in rollouts.latest.played]))
         if "eval_success" in metrics:
             print(
                 name,

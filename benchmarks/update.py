@@ -19,7 +19,7 @@ import torch
 
 from reflectrl.core.types import Sampling, Step
 from reflectrl.learn.losses import entropy, reinforce_loss
-from reflectrl.learn.rollouts import Steps, policy_pass
+from reflectrl.learn.steps import Steps, policy_pass
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy
 

@@ -16,8 +16,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -33,9 +34,15 @@ WRITTEN = 24
 def play(size: str, name: str, batch: int) -> Callable[[], Any]:
     """Prepare a repetition of play: two players through `TICKS` steps of `batch` episodes."""
     from benchmarks.workloads import bench_model, workload
-    from reflectrl.core.rollout import Job, rollout
-    from reflectrl.core.types import Sampling
-    from reflectrl.models.players import Policy, Reflector
+
+    try:
+        from reflectrl.core.rollout import Job, rollout
+        from reflectrl.core.types import Sampling
+        from reflectrl.models.players import Policy, Reflector
+    except ModuleNotFoundError:  # a version from before the package was divided into rooms
+        rollouts, players = import_module("reflectrl.rollout"), import_module("reflectrl.players")
+        Job, rollout, Policy, Reflector = rollouts.Job, rollouts.rollout, players.Policy, players.Reflector
+        Sampling = import_module("reflectrl.types").Sampling
 
     work = workload(name, TICKS)
     policy, reflector = bench_model(size, work, seed=1), bench_model(size, work, seed=2)
@@ -70,13 +77,14 @@ def sft(size: str, name: str, batch: int) -> Callable[[], Any]:
 PROGRAMS = {"play": play, "update": update, "sft": sft}
 
 
-def serve() -> None:
+def serve(clock: str) -> None:
     """Answer each line "program size workload batch" with the seconds of a repetition."""
     import torch
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     torch.set_num_threads(1)
+    now = time.process_time if clock == "cpu" else time.perf_counter
     made: dict[str, Callable[[], Any]] = {}
     for line in sys.stdin:
         if line not in made:
@@ -84,9 +92,9 @@ def serve() -> None:
             program, size, name, batch = line.split()
             made[line] = PROGRAMS[program](size, name, int(batch))
             made[line]()
-        start = time.perf_counter()
+        start = now()
         made[line]()
-        print(time.perf_counter() - start, flush=True)
+        print(now() - start, flush=True)
 
 
 # ---- both ------------------------------------------------------------------------------------------------------------
@@ -95,10 +103,10 @@ def serve() -> None:
 class Version:
     """Process that runs the code of a tree."""
 
-    def __init__(self, tree: Path) -> None:
+    def __init__(self, tree: Path, clock: str) -> None:
         paths = os.pathsep.join([str(tree / "src"), str(tree)])
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--serve"],
+            [sys.executable, __file__, "--serve", clock],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree, env=os.environ | {"PYTHONPATH": paths},
         )  # fmt: skip
 
@@ -128,12 +136,15 @@ class Versions:
     """Numbers of episodes, steps or rows at a time."""
     repetitions: int = 5
     """Repetitions of each version, interleaved."""
+    clock: Literal["wall", "cpu"] = "wall"
+    """Clock: "wall", or "cpu" for processor time, which suits a machine that does other things meanwhile."""
 
 
 def main() -> None:
     """Print a line per cell: median seconds of both versions, and the median of the ratios pair by pair."""
     asked = tyro.cli(Versions, description=(__doc__ or "").split("\n\n")[0])
-    now, before = Version(Path(__file__).resolve().parents[1]), Version(asked.before.resolve())
+    here = Path(__file__).resolve().parents[1]
+    now, before = Version(here, asked.clock), Version(asked.before.resolve(), asked.clock)
     print("| program | size | workload | batch | before (s) | now (s) | now / before |\n|---|---|---|---|---|---|---|")
     cells = [
         f"{program} {size} {name} {batch}"
@@ -147,4 +158,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    serve() if "--serve" in sys.argv else main()
+    serve(sys.argv[2]) if "--serve" in sys.argv else main()

@@ -278,6 +278,14 @@ class TestRenamed:
         assert "'rl.curriculum' is 'thirds'; it is called 'equal' now" in refusal(write(""), "--rl.curriculum=thirds")
 
 
+class TestRemoved:
+    def test_a_removed_key_is_read_over_at_its_old_default_and_unknown_otherwise(self, write: Any) -> None:
+        """Run folders and agents of earlier versions hold every key."""
+        assert load_recipe(write("[model]\nshard = false\nwidth = 64")).model.width == 64
+        assert "unknown key 'model.shard'" in refusal(write("[model]\nshard = true"))
+        assert "unknown key 'model.shard'" in refusal(write(""), "--model.shard=true")
+
+
 STRANGER = """
 from dataclasses import dataclass
 from reflectrl.core.config import FreeSection

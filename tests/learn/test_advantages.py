@@ -12,7 +12,8 @@ from reflectrl.core.config import RLConfig
 from reflectrl.core.types import Episode, Observation, Step, Task
 from reflectrl.learn.advantages import imitate_gains, with_signal
 from reflectrl.learn.batch import Batch
-from reflectrl.learn.rollouts import Steps, compute_advantages
+from reflectrl.learn.minibatches import compute_advantages
+from reflectrl.learn.steps import Steps
 
 COMPARING = ("leave-one-out", "dr-grpo", "grpo", "gigpo")
 
@@ -99,5 +100,4 @@ def test_self_imitation_without_a_critic_goes_by_the_advantages() -> None:
 def past_batch(values_N: torch.Tensor | None) -> Batch:
     """Three steps of two wins."""
     known = (torch.tensor([0, 1, 0]), torch.tensor([-0.1, -0.2, -0.3]), torch.tensor([-1.0, 3.0, -0.5]))
-    read = (torch.empty(0), torch.empty(0))
-    return Batch([], lambda rows: read, *known, torch.tensor([3.0, 1.0, 1.0]), values_N)
+    return Batch([], *known, torch.tensor([3.0, 1.0, 1.0]), values_N)

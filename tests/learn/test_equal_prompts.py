@@ -14,10 +14,11 @@ from torch import Tensor
 from reflectrl.core.config import RLConfig
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode
-from reflectrl.learn import rollouts
+from reflectrl.learn import minibatches
 from reflectrl.learn.losses import restricted_log_softmax
+from reflectrl.learn.minibatches import assign_minibatches, make_batch
 from reflectrl.learn.online import update
-from reflectrl.learn.rollouts import Steps, deal, flatten, policy_pass, prepare
+from reflectrl.learn.steps import Steps, flatten, policy_pass
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
@@ -64,7 +65,7 @@ def learn(lm: LanguageModel, steps: Steps, config: RLConfig, epochs: int = 1) ->
     trainer = Trainer(
         lm, [torch.optim.SGD(parameters, 0.01)], config.max_grad_norm, parts={"critic": critic} if critic else {}
     )
-    batch = prepare(policy, reference, critic, steps, config, 0.3, np.random.default_rng(0))
+    batch = make_batch(policy, reference, critic, steps, config, 0.3, np.random.default_rng(0))
     metrics = update(trainer, critic, batch, config, epochs)
     after = [*lm.weights().values(), *(critic.state_dict().values() if critic else ())]
     moved = [now - then for now, then in zip(after, before, strict=True)]
@@ -87,7 +88,7 @@ def test_an_update_is_that_of_every_step_by_itself(
     steps = flatten(Policy(lm), play(Policy(lm), make_rooms), config.gamma)
     assert len(set(steps.prompts)) < 0.5 * len(steps)
     merged = learn(lm, steps, config, 2 if config.algorithm == "ppo" else 1)
-    monkeypatch.setattr(rollouts, "policy_pass", each_by_itself)
+    monkeypatch.setattr(minibatches, "policy_pass", each_by_itself)
     require_equal(merged, learn(lm, steps, config, 2 if config.algorithm == "ppo" else 1))
 
 
@@ -111,14 +112,14 @@ def test_slices_hold_so_many_prompts_and_epochs_every_step(
     policy = Policy(tiny())
     steps = flatten(policy, play(policy, make_rooms), 1.0)
     config = RLConfig(minibatch=2, steps_per_epoch=3, deal=dealt)
-    batch = prepare(policy, None, None, steps, config, 0.0, np.random.default_rng(1))
+    batch = make_batch(policy, None, None, steps, config, 0.0, np.random.default_rng(1))
     assert len(batch.minibatches) == 3
-    assert sorted(i for slices in batch.minibatches for _, part in slices for i in part) == [*range(len(steps))]
+    assert sorted(i for slices in batch.minibatches for part in slices for i in part.units) == [*range(len(steps))]
     for slices in batch.minibatches:
-        prompts = [{steps.prompts[i] for i in part} for _, part in slices]
+        prompts = [{steps.prompts[i] for i in part.units} for part in slices]
         assert [len(of) for of in prompts[:-1]] == [2] * (len(prompts) - 1) and 1 <= len(prompts[-1]) <= 2
         assert len(set().union(*prompts)) == sum(map(len, prompts))  # none is computed twice
-    minibatches = [{steps.prompts[i] for _, part in slices for i in part} for slices in batch.minibatches]
+    minibatches = [{steps.prompts[i] for part in slices for i in part.units} for slices in batch.minibatches]
     apart_from_each_other = len(set().union(*minibatches)) == sum(map(len, minibatches))
     assert apart_from_each_other == (dealt == "prompts")
 
@@ -132,7 +133,7 @@ def test_slices_hold_so_many_prompts_and_epochs_every_step(
 def test_every_step_is_dealt_out_once(prompts: list[int], count: int, seed: int, dealt: Any) -> None:
     prompt_N = np.unique(prompts, return_inverse=True)[1]
     config = RLConfig(steps_per_epoch=count, deal=dealt)
-    shares = deal(prompt_N, config, np.random.default_rng(seed))
+    shares = assign_minibatches(prompt_N, config, np.random.default_rng(seed))
     assert 1 <= len(shares) <= count and all(len(share) for share in shares)
     assert sorted(np.concatenate(shares).tolist()) == [*range(len(prompts))]
     if dealt == "prompts":

@@ -25,10 +25,12 @@ from reflectrl.core.rollout import Job, Start, rollout
 from reflectrl.core.types import Episode, Observation, Sampling, Step, Task, Turn, UserError
 from reflectrl.learn.checkpoint import load_meta
 from reflectrl.learn.curriculum import ReverseCurriculum, Win, replayed
-from reflectrl.learn.exploration import ObservationCounts, Pay, potentials, shaping
+from reflectrl.learn.exploration import ObservationCounts, RewardShaping, potentials, shaping
 from reflectrl.learn.losses import rewards_to_go
+from reflectrl.learn.minibatches import compute_advantages
 from reflectrl.learn.online import train_online
-from reflectrl.learn.rollouts import EpisodeRollouts, compute_advantages, flatten
+from reflectrl.learn.rollouts import EpisodeRollouts
+from reflectrl.learn.steps import flatten
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy
 
@@ -192,24 +194,24 @@ class TestReverseCurriculum:
         with caplog.at_level(logging.WARNING):
             for update in range(3):
                 rollouts.collect(update, None)
-                assert not any(map(replayed, rollouts.fresh))
+                assert not any(map(replayed, rollouts.latest.played))
         assert [record.message.count("no winning episode yet") for record in caplog.records] == [1]
 
     def test_a_change_of_stage_begins_near_the_win_again(self, tiny: Tiny) -> None:
         config = replace(QUICK, curriculum="equal", reverse=0.5, reverse_gate=0.0, updates=2)
         rollouts = collector(tiny(), config, shown=[climbed("up up", task=replace(RED, id="half-red", stage="half"))])
         rollouts.collect(0, None)
-        assert [replayed(e) for e in rollouts.fresh if replayed(e)] and rollouts.reverse.distance == 1
+        assert [replayed(e) for e in rollouts.latest.played if replayed(e)] and rollouts.starts.reverse.distance == 1
         rollouts.end_update()
-        assert rollouts.curriculum.stage == "full" and rollouts.reverse.distance == 1
+        assert rollouts.starts.stage == "full" and rollouts.starts.reverse.distance == 1
         rollouts.collect(1, None)
-        assert {e.task.stage for e in rollouts.fresh if replayed(e)} <= {"full"}
+        assert {e.task.stage for e in rollouts.latest.played if replayed(e)} <= {"full"}
 
     def test_what_is_reported_is_of_episodes_from_the_beginning(self, tiny: Tiny) -> None:
         rollouts = collector(tiny(), replace(QUICK, reverse=0.5), shown=[climbed()])
         rollouts.collect(0, None)
-        near = [e for e in rollouts.fresh if replayed(e)]
-        rest = [e for e in rollouts.fresh if not replayed(e)]
+        near = [e for e in rollouts.latest.played if replayed(e)]
+        rest = [e for e in rollouts.latest.played if not replayed(e)]
         assert (len(near), len(rest)) == (4, 4) and {replayed(e) for e in near} == {4}
         metrics = rollouts.end_update()
         assert metrics["return"] == sum(e.total_reward for e in rest) / 4
@@ -218,7 +220,7 @@ class TestReverseCurriculum:
     def test_the_mean_of_episodes_near_a_win_is_not_expected_of_the_others(self, tiny: Tiny) -> None:
         rollouts = collector(tiny(), replace(QUICK, reverse=0.5, baseline="mean"), shown=[climbed()])
         batch = rollouts.collect(0, None)
-        near_N = torch.tensor([bool(replayed(e)) for e in rollouts.fresh for _ in e.steps[replayed(e) :]])
+        near_N = torch.tensor([bool(replayed(e)) for e in rollouts.latest.played for _ in e.steps[replayed(e) :]])
         for kind in (near_N, ~near_N):
             assert float(batch.advantages_N[kind].mean()) == pytest.approx(0, abs=1e-5)
 
@@ -254,7 +256,7 @@ class TestMilestones:
     ) -> None:
         """From any step on, the sum is minus the potential there; at the horizon, if kept, plus that of the last."""
         episode = episode_of(events, truncated, reward=0.5)
-        pay = Pay(RLConfig(gamma=gamma, milestone_coef=0.3, milestone_at_horizon=horizon), Stairs())
+        pay = RewardShaping(RLConfig(gamma=gamma, milestone_coef=0.3, milestone_at_horizon=horizon), Stairs())
         own, T = torch.full((len(events),), 0.5), len(events)
         more_T = rewards_to_go(pay(episode), gamma) - rewards_to_go(own, gamma)
         phi = [0.3 * share for share in potentials(episode, Stairs.milestones)]
@@ -264,7 +266,7 @@ class TestMilestones:
     @pytest.mark.parametrize("horizon", ["lost", "kept"])
     def test_winning_stays_the_best_while_milestones_are_worth_less(self, horizon: Any) -> None:
         """Every way of five actions: those that are best without shaping are best with it."""
-        pay = Pay(RLConfig(milestone_coef=0.9, milestone_at_horizon=horizon), Stairs())
+        pay = RewardShaping(RLConfig(milestone_coef=0.9, milestone_at_horizon=horizon), Stairs())
         episodes = random_play(200)
         totals = [(episode.total_reward, float(pay(episode).sum())) for episode in episodes]
         best = max(total for total, _ in totals)
@@ -274,14 +276,14 @@ class TestMilestones:
 
     def test_milestones_on_the_way_to_the_start_count_as_reached(self) -> None:
         [episode] = random_play(1, Start(3, ("up",) * 4))
-        pay = Pay(RLConfig(milestone_coef=1.0), Stairs())
+        pay = RewardShaping(RLConfig(milestone_coef=1.0), Stairs())
         assert sum(pay.shaped(episode)[replayed(episode) :]) == pytest.approx(-1.0)
 
     def test_subgoals_count_beside_the_milestones(self) -> None:
         class Marked(Stairs):
             subgoals = ("noise", "view")  # "view" is a milestone as well, and counts once
 
-        pay = Pay(RLConfig(gamma=1.0, milestone_coef=0.6, milestone_at_horizon="kept"), Marked())
+        pay = RewardShaping(RLConfig(gamma=1.0, milestone_coef=0.6, milestone_at_horizon="kept"), Marked())
         episode = episode_of([{"noise"}, {"banister", "noise"}, {"view"}], True)
         assert pay.shaped(episode) == pytest.approx([0.2, 0.2, 0.2])
         assert pay.metrics([episode]) == {"milestones": 1.0}
@@ -289,7 +291,7 @@ class TestMilestones:
     def test_group_baselines_compare_as_before(self, tiny: Tiny) -> None:
         policy, config = Policy(tiny(), Sampling(1.0)), RLConfig(baseline="leave-one-out", group=4, gamma=0.9)
         episodes = list(rollout([Job(RED, i) for i in range(4)], Stairs, policy))
-        shaped = flatten(policy, episodes, 0.9, Pay(replace(config, milestone_coef=0.7), Stairs()))
+        shaped = flatten(policy, episodes, 0.9, RewardShaping(replace(config, milestone_coef=0.7), Stairs()))
         plain = flatten(policy, episodes, 0.9)
         assert shaped.rewards_N.tolist() != plain.rewards_N.tolist()
         found, expected = (compute_advantages(steps, config, 0.0, None) for steps in (shaped, plain))
@@ -319,7 +321,7 @@ class TestCounts:
         assert again.bonus(asked) == counts.bonus(asked) and again.state() == counts.state()
 
     def test_a_step_is_paid_for_what_it_led_to(self) -> None:
-        episode, pay = climbed("up up down up up up up"), Pay(RLConfig(count_coef=0.6), Stairs())
+        episode, pay = climbed("up up down up up up up"), RewardShaping(RLConfig(count_coef=0.6), Stairs())
         pay.counts.add([episode])  # stairs 1 2 1 2 3 4, and the top, of which nothing is seen
         expected = [0.6 / math.sqrt(n) for n in (2, 2, 2, 2, 1, 1)] + [0.0]
         assert pay.bonuses(episode) == pytest.approx(expected)
@@ -328,7 +330,7 @@ class TestCounts:
 
     def test_what_was_replayed_is_neither_counted_nor_paid(self) -> None:
         [episode] = random_play(1, Start(3, ("up",) * 4))
-        pay = Pay(RLConfig(count_coef=1.0), Stairs())
+        pay = RewardShaping(RLConfig(count_coef=1.0), Stairs())
         pay.counts.add([episode])
         assert sum(pay.counts.state().values()) == len(episode.steps) - 5
         assert pay.bonuses(episode)[:4] == [0.0] * 4

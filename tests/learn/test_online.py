@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from reflectrl.core.types import Episode, Sampling
 from reflectrl.learn.checkpoint import load_meta
 from reflectrl.learn.curriculum import Curriculum, SuccessRates, draw_tasks
 from reflectrl.learn.losses import POLICY_LOSSES, reinforce_loss
+from reflectrl.learn.minibatches import make_batch
 from reflectrl.learn.online import train_online, update
-from reflectrl.learn.rollouts import EpisodeRollouts, Steps, flatten, prepare
+from reflectrl.learn.rollouts import EpisodeRollouts
+from reflectrl.learn.steps import Steps, flatten
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.validation import mean_return, success_rate
 from reflectrl.learn.value import ValueHead
@@ -241,8 +243,8 @@ class TestTools:
         config = replace(QUICK, baseline="dr-grpo", group=2, refills=8)
         rollouts = EpisodeRollouts(Policy(tiny()), None, make_rooms, config, 0)
         rollouts.collect(0, None)
-        totals = [sum(step.reward for step in episode.steps) for episode in rollouts.learned]
-        assert len(rollouts.fresh) > len(totals) > 0, "some groups were level, and others not"
+        totals = [sum(step.reward for step in episode.steps) for episode in rollouts.latest.learned]
+        assert len(rollouts.latest.played) > len(totals) > 0, "some groups were level, and others not"
         assert all(one != other for one, other in zip(totals[::2], totals[1::2], strict=True))
 
     def test_every_update_says_what_was_played_and_learned(self, tiny: Tiny, make_rooms: Any) -> None:
@@ -265,7 +267,7 @@ class TestTools:
         config = replace(QUICK, baseline=baseline, group=2, replay_episodes=3)
         rollouts = EpisodeRollouts(Policy(tiny()), None, make_rooms, config, 0)
         rollouts.collect(0, None)
-        rollouts.baseline, rollouts.fresh = {False: -0.5}, []
+        rollouts.latest.mean_return, rollouts.latest.played = -0.5, []
         first, second = make_rooms().tasks("train")[:2]
         rollouts.buffer.add(rollout([Job(first, 0), Job(first, 1), Job(second, 2)], make_rooms, ExpertPlayer()))
         past = rollouts.replay(None)
@@ -313,7 +315,7 @@ def gradient(
     optimizer = torch.optim.SGD(policy.lm.parameters(), lr=1.0)
     critic = critic if config.baseline == "critic" else None
     trainer = Trainer(policy.lm, [optimizer], config.max_grad_norm)
-    prepared = prepare(policy, reference, critic, batch, config, 0.2)
+    prepared = make_batch(policy, reference, critic, batch, config, 0.2)
     terms = update(trainer, critic, prepared, config, 1, warming=config.critic_warmup > 0)
     moved = {name: before[name] - now for name, now in policy.lm.weights().items()}
     policy.lm.load_weights(before)
@@ -394,12 +396,12 @@ class TestGradient:
         policy = Policy(policy.lm, policy.sampling, scoring=scoring)
         config = replace(PLAIN, minibatch=1000)
         whole, _ = gradient(policy, batch, config)
-        [once] = prepare(policy, None, None, batch, config, 0.2).minibatches
+        [once] = make_batch(policy, None, None, batch, config, 0.2).minibatches
         longest = max(map(len, batch.prompts)) + len(policy.action_tokens(batch.actions[0]))
         monkeypatch.setattr("reflectrl.learn.examples.ACTIVATIONS", 2 * longest * policy.lm.activation_bytes)
-        [cut] = prepare(policy, None, None, batch, config, 0.2).minibatches
+        [cut] = make_batch(policy, None, None, batch, config, 0.2).minibatches
         assert len(once) == 1 and len(cut) > 1
-        assert sorted(i for _, part in cut for i in part) == [*range(len(batch))]
+        assert sorted(i for part in cut for i in part.units) == [*range(len(batch))]
         sliced, _ = gradient(policy, batch, config)
         for name, grad in whole.items():
             torch.testing.assert_close(sliced[name], grad, atol=1e-6, rtol=0, msg=name)
@@ -409,22 +411,21 @@ class TestGradient:
         policy, steps = batch_of(tiny(), make_rooms)
         reference = Policy(policy.lm.frozen_copy(), policy.sampling)
         config = replace(PLAIN, algorithm="ppo", kl_coef=0.1, minibatch=2, steps_per_epoch=shares, update_epochs=2)
-        batch = prepare(policy, reference, None, steps, config, 0.2, np.random.default_rng(0))
+        batch = make_batch(policy, reference, None, steps, config, 0.2, np.random.default_rng(0))
         assert len(batch.minibatches) == min(shares, len(steps))
-        rows = [[row for part, _ in slices for row in part] for slices in batch.minibatches]
+        rows = [[row for part in slices for row in part.units] for slices in batch.minibatches]
         assert sorted(row for each in rows for row in each) == list(range(len(steps)))
         assert shares > len(steps) or max(rows[0]) > len(rows[0])  # dealt out at random, not cut into runs
         assert max(map(len, rows)) - min(map(len, rows)) <= 1
-        for slices, known in zip(batch.minibatches, batch.ref_logp, strict=True):
-            for (part, _), ref_logp in zip(slices, known, strict=True):
-                torch.testing.assert_close(ref_logp, batch.read(part)[0])
+        for part in chain.from_iterable(batch.minibatches):
+            torch.testing.assert_close(part.ref_logp_NA, part.read()[0])
         optimizer, counted = torch.optim.SGD(policy.lm.parameters(), lr=0.0), []
         optimizer.register_step_post_hook(lambda *_: counted.append(1))
         trainer = Trainer(policy.lm, [optimizer], config.max_grad_norm)
         metrics = update(trainer, None, batch, config, 2)
         assert len(counted) == 2 * len(batch.minibatches)
         assert metrics.pop("grad_norm") > 0  # norms do not add up
-        whole = update(trainer, None, prepare(policy, reference, None, steps, config, 0.2), config, 1)
+        whole = update(trainer, None, make_batch(policy, reference, None, steps, config, 0.2), config, 1)
         del whole["grad_norm"]
         assert metrics == pytest.approx(whole, abs=1e-5)  # nothing has moved, so shares add up to the whole
 

@@ -18,12 +18,14 @@ from reflectrl.core.episodes import ChoiceRow, from_line, to_line
 from reflectrl.core.players import AnalystPlayer
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling, Task
-from reflectrl.learn import rollouts
+from reflectrl.learn import minibatches
 from reflectrl.learn.examples import choice_examples, evaluate_loss
 from reflectrl.learn.losses import entropy
+from reflectrl.learn.minibatches import make_batch
 from reflectrl.learn.online import train_online, update
-from reflectrl.learn.rollouts import EpisodeRollouts, Steps, flatten, policy_pass, prepare
+from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.sft import train_sft
+from reflectrl.learn.steps import Steps, flatten, policy_pass
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.backend import Counters, Scoring
@@ -172,7 +174,7 @@ def stepwise(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     def every_step(policy: Policy, batch: Steps, index: Sequence[int]) -> tuple[Tensor, Tensor]:
         return policy_pass(policy, batch, index, apart)
 
-    yield lambda: monkeypatch.setattr(rollouts, "policy_pass", every_step)
+    yield lambda: monkeypatch.setattr(minibatches, "policy_pass", every_step)
 
 
 @pytest.mark.parametrize("scoring", ["enumeration", "token"])
@@ -195,7 +197,7 @@ def test_a_whole_update_is_the_same_packed_or_step_by_step(
         reference.lm.load_weights({name: 0.9 * weight for name, weight in reference.lm.weights().items()})
         parameters = [*lm.parameters(), *critic.parameters()]
         trainer = Trainer(lm, [torch.optim.SGD(parameters, 0.01)], config.max_grad_norm, parts={"critic": critic})
-        metrics = update(trainer, critic, prepare(policy, reference, critic, batch, config, 0.3), config, 1)
+        metrics = update(trainer, critic, make_batch(policy, reference, critic, batch, config, 0.3), config, 1)
         moved = [*lm.weights().values(), *critic.state_dict().values()]
         results.append((metrics, [now.clone() for now in moved]))
         lm.load_weights(kept)
@@ -273,7 +275,7 @@ def test_slices_of_an_update_encode_a_history_once_each(pair: Pair, family: str)
     lm.counters.encoded = 0
     config = RLConfig(baseline="mean", minibatch=7, kl_coef=0.0)
     trainer = Trainer(lm, [torch.optim.SGD(lm.parameters(), 1e-6)], config.max_grad_norm)
-    update(trainer, None, prepare(policy, None, None, batch, config, 0.0), config, 1)
+    update(trainer, None, make_batch(policy, None, None, batch, config, 0.0), config, 1)
     lm.load_weights(kept)
     alone = 0
     with torch.no_grad():

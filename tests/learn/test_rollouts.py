@@ -8,9 +8,12 @@ import torch
 
 from reflectrl.core.config import RLConfig
 from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.episodes import from_line, to_line, without_reflections
+from reflectrl.core.players import AnalystPlayer
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling
-from reflectrl.learn.rollouts import Steps, compute_advantages, flatten, policy_pass
+from reflectrl.learn.minibatches import compute_advantages
+from reflectrl.learn.steps import Steps, flatten, policy_pass
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy
 
@@ -51,6 +54,29 @@ class TestBatch:
             assert batch.rewards_N[span].tolist() == rewards
             expected = [sum(r * 0.5**k for k, r in enumerate(rewards[t:])) for t in range(len(rewards))]
             assert batch.returns_N[span].tolist() == pytest.approx(expected)
+
+    def test_prompts_are_those_of_play_and_of_a_file(self, policy: Policy, make_rooms: Any) -> None:
+        class Speechless(Policy):
+            def prompt(self, *_: Any) -> Any:
+                raise AssertionError("learning rendered a prompt that had been read in play")
+
+        episodes = play(policy, make_rooms)
+        carried = flatten(Speechless(policy.lm, policy.sampling), episodes, 1.0)
+        from_file = [from_line(to_line(episode)) for episode in episodes]
+        assert from_file == episodes
+        rendered = flatten(policy, from_file, 1.0)
+        assert rendered.prompts == carried.prompts and torch.equal(rendered.labels_N, carried.labels_N)
+        with pytest.raises(AssertionError):
+            flatten(Speechless(policy.lm, policy.sampling), from_file, 1.0)
+
+    def test_a_step_that_lost_its_reflection_is_rendered_anew(self, tiny: Any, make_rooms: Any) -> None:
+        policy, tasks = Policy(tiny()), make_rooms().tasks("train")
+        episodes = list(rollout([Job(tasks[0], 0)], make_rooms, policy, AnalystPlayer()))
+        plain = list(without_reflections(episodes))
+        assert flatten(policy, plain, 1.0).prompts == [
+            policy.prompt(step.observation, None) for step in episodes[0].steps
+        ]
+        assert set(flatten(policy, episodes, 1.0).prompts).isdisjoint(flatten(policy, plain, 1.0).prompts)
 
 
 class TestPass:

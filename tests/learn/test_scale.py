@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from reflectrl.core.config import RLConfig
-from reflectrl.learn.batch import Batch
+from reflectrl.learn.batch import Batch, Slice
 from reflectrl.learn.losses import normalise, rewards_to_go
 from reflectrl.learn.online import update
-from reflectrl.learn.rollouts import EpisodeRollouts, flatten
+from reflectrl.learn.rollouts import EpisodeRollouts
+from reflectrl.learn.steps import flatten
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.players import Policy
@@ -28,13 +29,13 @@ def moved_by(advantages: list[float], scale: float = 0.0) -> Tensor:
     nn.init.zeros_(model.weight)
     count = len(advantages)
 
-    def read(rows: Any) -> tuple[Tensor, Tensor]:
+    def read() -> tuple[Tensor, Tensor]:
         logits_NA = model(torch.ones(count, 1))
         return logits_NA.log_softmax(-1), torch.zeros(count, 1)
 
     nothing_N = torch.zeros(count)
-    batch = Batch([[(None, list(range(count)))]], read, nothing_N.long(), nothing_N, torch.tensor(advantages),
-                  torch.ones(count), scale=scale)  # fmt: skip
+    minibatches = [[Slice(list(range(count)), read)]]
+    batch = Batch(minibatches, nothing_N.long(), nothing_N, torch.tensor(advantages), torch.ones(count), scale=scale)
     update(Trainer(model, [torch.optim.SGD(model.parameters(), lr=1.0)], 1e9), None, batch, CONFIG, epochs=1)
     return model.weight.detach()[:, 0]
 
@@ -82,7 +83,7 @@ def test_the_critic_learns_lambda_returns(tiny: Any, make_rooms: Any, gae_lambda
     with torch.no_grad():
         critic.out.bias.fill_(0.3)  # the critic expects 0.3 everywhere
     batch = playing.collect(0, critic)
-    steps, expected = flatten(playing.policy, playing.learned, 0.9), []
+    steps, expected = flatten(playing.policy, playing.latest.learned, 0.9), []
     for span in steps.spans():
         later = 0.0
         targets = []

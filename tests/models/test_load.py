@@ -18,9 +18,10 @@ from reflectrl.core.players import AnalystPlayer
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling, UserError
 from reflectrl.learn.examples import choice_examples, evaluate_loss, reflection_examples
+from reflectrl.learn.minibatches import make_batch
 from reflectrl.learn.online import update
-from reflectrl.learn.rollouts import flatten, prepare
 from reflectrl.learn.sft import train_sft
+from reflectrl.learn.steps import flatten
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
@@ -85,7 +86,7 @@ def rl_step(lm: LanguageModel, kl_coef: float = 0.1) -> None:
     config = RLConfig(baseline="critic", kl_coef=kl_coef, max_grad_norm=1.0)
     reference = Policy(lm.frozen_copy(), policy.sampling) if kl_coef else None
     optimizer = torch.optim.AdamW([*lm.parameters(), *critic.parameters()], lr=1e-3, weight_decay=0.0)
-    batch = prepare(policy, reference, critic, steps, config, 0.0)
+    batch = make_batch(policy, reference, critic, steps, config, 0.0)
     metrics = update(Trainer(lm, [optimizer], 1.0), critic, batch, config, 1)
     assert np.isfinite(list(metrics.values())).all()
 

@@ -16,9 +16,7 @@ LIMIT = 240
 SERVER = """
 import json, os, signal, sys, traceback
 import reflectrl.runs.runner  # what is slow to import is imported once
-import torch.distributed.fsdp
 from pathlib import Path
-from benchmarks.ranks import noting
 from reflectrl.cli import main
 
 for line in sys.stdin:
@@ -32,8 +30,7 @@ for line in sys.stdin:
                 os.dup2(os.open(f"{name}{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
             code = 1
             try:
-                notes = asked["notes"]
-                code = noting(asked["words"], Path(notes), rank) if notes else main(asked["words"])
+                code = main(asked["words"])
             except SystemExit as error:
                 code = error.code
             except BaseException:
@@ -57,14 +54,10 @@ class Launcher:
         env = os.environ | {"PYTHONPATH": paths, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # as the command line sets it
         self.server = subprocess.Popen([sys.executable, "-c", SERVER], cwd=folder, env=env, **pipes)
 
-    def begin(self, ranks: int, *words: str, notes: Path | None = None) -> list[int]:
-        """Start a command; returns the numbers of the processes.
-
-        Args:
-            notes: folder for what `benchmarks.ranks` notes of it: episodes, and first gradients.
-        """
+    def begin(self, ranks: int, *words: str) -> list[int]:
+        """Start a command; returns the numbers of the processes."""
         assert self.server.stdin is not None and self.server.stdout is not None
-        asked = {"words": words, "envs": envs_of(ranks), "limit": LIMIT, "notes": str(notes) if notes else ""}
+        asked = {"words": words, "envs": envs_of(ranks), "limit": LIMIT}
         self.server.stdin.write(json.dumps(asked) + "\n")
         self.server.stdin.flush()
         started: list[int] = json.loads(self.server.stdout.readline())

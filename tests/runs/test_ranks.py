@@ -42,9 +42,9 @@ with together(team):
     noted = team.reduce([one, two, three], metrics)
     here = []
     played = list(team.play([Job(5), Job(3), Job(4)], lambda jobs: here.extend(jobs) or jobs[::-1]))
-    pieces = distributed.mine(list(range(5)))
-    total = distributed.total(rank + 1.0)
-    made = distributed.first(lambda: (rank, distributed.team is None))
+    pieces = team.part(list(range(5)))
+    total = team.total(rank + 1.0)
+    made = distributed.first(lambda: (rank, distributed.current() is distributed.ALONE))
 distributed.BUCKET = 4
 sizes = [len(bucket) for bucket in distributed.buckets([torch.zeros(n) for n in (3, 1, 9, 2)])]
 print(json.dumps([one.grad.tolist(), two.grad.tolist(), three.grad is None, noted, [job.seed for job in played],

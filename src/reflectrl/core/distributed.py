@@ -2,9 +2,8 @@
 
 `torchrun --nproc-per-node N -m reflectrl run ...` (or `accelerate launch`) starts N processes, the ranks. Each rank
 holds the model, plays its stripe of the episodes, and computes its share of a batch's gradient. Episodes are gathered
-and gradients are summed, so that all ranks have the same data and take the same optimiser step. `team` is None if a
-process works alone, and the functions here then do nothing. So the code of learning is the same for one process and for
-many.
+and gradients are summed, so that all ranks have the same data and take the same optimiser step. A process that works
+alone is a team of one. So the code of learning is the same for one process and for many.
 
 The first rank leads: it makes artifacts that are not worth sharing, and it alone writes (`pipeline/ranks.py`).
 """
@@ -14,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from reflectrl.core.types import UserError
@@ -62,23 +61,14 @@ class HasSeed(Protocol):
     def seed(self) -> int: ...
 
 
-class Steps(Protocol):
-    """Lockstep of the ranks for sharded models (`models/sharded.py`)."""
-
-    def settle(self) -> None:
-        """Help the other ranks with their passes until all have reached this call."""
-
-    def backward(self, loss: Tensor) -> None:
-        """Run the backward pass of a loss, together with the other ranks' backward passes."""
-
-
 class Team:
     """Group of ranks, as seen by one of them. All ranks must call its methods in the same order.
+
+    A process that works alone is a team of one (`ALONE`), so learners need no special case.
 
     Attributes:
         rank: number of this process, from 0.
         size: number of ranks.
-        lockstep: coordinator of passes through sharded models; None if every rank holds full models.
 
     Raises:
         LostRank: in every method, if a rank has died or kept the others waiting too long.
@@ -86,38 +76,59 @@ class Team:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        self.lockstep: Steps | None = None
 
-    def settle(self) -> None:
-        """Help the other ranks with their passes through sharded models until all have reached this call."""
-        if self.lockstep is not None:
-            self.lockstep.settle()
+    # ---- who does what -----------------------------------------------------------------------------------------------
+
+    def part(self, items: Sequence[T]) -> Sequence[T]:
+        """Return this rank's part of a sequence. Parts are contiguous and about equally long."""
+        return items[len(items) * self.rank // self.size : len(items) * (self.rank + 1) // self.size]
+
+    def stripe(self, items: Sequence[T]) -> Sequence[T]:
+        """Return every n-th item, from this rank's number on, for n ranks."""
+        return items[self.rank :: self.size]
+
+    def first(self, function: Callable[[], T]) -> T:
+        """Call a function on the first rank only, and return its result on every rank."""
+        if self.size == 1:
+            return function()
+        with alone():
+            result = function() if self.rank == 0 else None
+        return self.share(result)  # type: ignore[return-value]
+
+    # ---- exchange between the ranks ----------------------------------------------------------------------------------
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all ranks, in the order of ranks, on every rank. Values must be picklable."""
+        if self.size == 1:
+            return [value]
         import torch.distributed as dist
 
-        self.settle()
-        found: list[Any] = [None] * self.size
+        values: list[Any] = [None] * self.size
         with all_present():
-            dist.all_gather_object(found, value)
-        return found
+            dist.all_gather_object(values, value)
+        return values
 
     def share(self, value: T) -> T:
         """Return the first rank's value on every rank. The value must be picklable."""
+        if self.size == 1:
+            return value
         import torch.distributed as dist
 
-        self.settle()
-        found: list[Any] = [value]
+        values: list[Any] = [value]
         with all_present():
-            dist.broadcast_object_list(found, src=0)
-        return found[0]
+            dist.broadcast_object_list(values, src=0)
+        return values[0]
+
+    def total(self, value: float) -> float:
+        """Return the sum of all ranks' values, on every rank."""
+        return float(sum(self.gather(value)))
 
     def sum(self, tensor: Tensor) -> None:
         """Sum a tensor over the ranks, in place. The sum has the same bits on all ranks."""
+        if self.size == 1:
+            return
         import torch.distributed as dist
 
-        self.settle()
         with all_present():
             dist.all_reduce(tensor)
 
@@ -125,15 +136,15 @@ class Team:
         """Sum gradients over the ranks in place, and metrics too.
 
         Each rank has its share of both, already divided by the size of the whole batch, so that the sums are means over
-        the batch. A parameter without a gradient on any rank keeps none. Gradients of sharded models are summed
-        already.
+        the batch. A parameter without a gradient on any rank keeps none.
 
         Returns:
             The summed metrics. A metric that a rank lacks counts as 0.
         """
+        if self.size == 1:
+            return dict(metrics)
         import torch
 
-        parameters = [p for p in parameters if not is_divided(p)]
         gathered = self.gather((dict(metrics), [p.grad is not None for p in parameters]))
         used = [any(flags) for flags in zip(*(flags for _, flags in gathered), strict=True)]
         waiting = [p for p, is_used in zip(parameters, used, strict=True) if is_used]
@@ -145,8 +156,11 @@ class Team:
             self.sum(flat)
             for gradient, piece in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
                 gradient.copy_(piece.view_as(gradient))
-        names = dict.fromkeys(name for one, _ in gathered for name in one)
-        return {name: sum(one.get(name, 0.0) for one, _ in gathered) for name in names}
+        sums: dict[str, float] = {}
+        for own, _ in gathered:
+            for name, value in own.items():
+                sums[name] = sums.get(name, 0.0) + value
+        return sums
 
     def play(self, jobs: Iterable[Any], rollout: Callable[[Sequence[Any]], Iterable[HasSeed]]) -> Iterator[Any]:
         """Play every n-th job on this rank, and yield all ranks' episodes in the order of their jobs.
@@ -156,10 +170,14 @@ class Team:
         """
         jobs = list(jobs)
         with alone():
-            played = list(rollout(jobs[self.rank :: self.size]))
+            played = list(rollout(self.stripe(jobs)))
         order = {job.seed: number for number, job in enumerate(jobs)}
         episodes = [episode for stripe in self.gather(played) for episode in stripe]
         yield from sorted(episodes, key=lambda episode: order[episode.seed])
+
+
+ALONE = Team(0, 1)
+"""Team of a process that works alone."""
 
 
 def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
@@ -187,60 +205,36 @@ def all_present() -> Iterator[None]:
         raise LostRank(f"another process of this run {what}; the same command goes on") from error
 
 
-team: Team | None = None
-"""Ranks that are making an artifact together at this moment; None if this process works alone."""
+_current = ALONE
+
+
+def current() -> Team:
+    """Return the ranks that are making an artifact together at this moment.
+
+    Learners ask once, when they begin, and hand the team to whatever divides its work.
+    """
+    return _current
 
 
 @contextmanager
-def together(ranks: Team) -> Iterator[None]:
+def together(team: Team) -> Iterator[None]:
     """Make this process a member of a team within the block."""
-    global team
-    before, team = team, ranks
+    global _current
+    before, _current = _current, team
     try:
         yield
     finally:
-        team = before
+        _current = before
 
 
-@contextmanager
-def alone() -> Iterator[None]:
+def alone() -> AbstractContextManager[None]:
     """Make this process work alone within the block."""
-    global team
-    before, team = team, None
-    try:
-        yield
-    finally:
-        team = before
-
-
-# ---- what learners call; without a team each does what its name says for one process --------------------------------
-
-
-def mine(items: Sequence[T]) -> Sequence[T]:
-    """Return this rank's part of a sequence. Parts are contiguous and about equally long."""
-    if team is None:
-        return items
-    return items[len(items) * team.rank // team.size : len(items) * (team.rank + 1) // team.size]
-
-
-def is_divided(tensor: Tensor) -> bool:
-    """Return whether a tensor is sharded, so that this rank holds only a part."""
-    # Not `isinstance(tensor, DTensor)`: that module takes a second to import.
-    return hasattr(tensor, "full_tensor")
-
-
-def total(value: float) -> float:
-    """Return the sum of all ranks' values, on every rank."""
-    return value if team is None else float(sum(team.gather(value)))
+    return together(ALONE)
 
 
 def first(function: Callable[[], T]) -> T:
-    """Call a function on the first rank only, and return its result on every rank."""
-    if (ranks := team) is None:
-        return function()
-    with alone():
-        found = function() if ranks.rank == 0 else None
-    return ranks.share(found)  # type: ignore[return-value]
+    """Call a function on the current team's first rank only, and return its result on every rank."""
+    return _current.first(function)
 
 
 def on_all_ranks(build: Build) -> Build:

@@ -8,7 +8,7 @@ episode has ended begins the next job at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from contextlib import closing as closed_in_the_end
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,7 +21,7 @@ from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.envs.pool import EnvPool
 from reflectrl.core.envs.promises import raised
 from reflectrl.core.players.base import LiveEpisode, Player
-from reflectrl.core.types import Episode, Observation, Step, Task, UserError, named_seed
+from reflectrl.core.types import CutOff, Episode, Observation, Step, Task, UserError, named_seed
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ def rollout(
     reflector: Player | None = None,
     batch: int = 64,
     reflect_probability: float = 1.0,
+    reflect_on_cut_off: bool = False,
 ) -> Iterator[Episode]:
     """Play every job and yield its episode when it ends (not necessarily in the order of the jobs).
 
@@ -68,45 +69,51 @@ def rollout(
         batch: largest number of episodes that are played at the same time.
         reflector: player that writes before the other player chooses, or None.
         reflect_probability: probability that the reflector writes at a step.
+        reflect_on_cut_off: let the reflector also write about the observation at which an episode is cut off, for a
+            critic that estimates the rest.
 
     Raises:
         UserError: an environment raised an exception, or a start cannot be reached again. Names environment and task.
     """
-    if (team := distributed.team) is not None:
+    team = distributed.current()
+    if team.size > 1:
         yield from team.play(
-            jobs, lambda stripe: rollout(stripe, make_env, player, reflector, batch, reflect_probability)
+            jobs,
+            lambda stripe: rollout(stripe, make_env, player, reflector, batch, reflect_probability, reflect_on_cut_off),
         )
         return
     with ExitStack() as closing:
-        pool = make_env if isinstance(make_env, EnvPool) else None
-        for_each: Callable[..., Iterator[Any]] = pool.each if pool and pool.workers else map
+        for_each: Callable[..., Iterator[Any]] = map
+        if isinstance(make_env, EnvPool) and make_env.workers:
+            for_each = make_env.each
         waiting = iter(jobs)
         free: list[TextEnv] = []
         playing: list[tuple[LiveEpisode, Job]] = []
         while True:
-            # Begin as many jobs as there is room for. Environment and players draw from separate streams of randomness.
+            # Begin as many jobs as there is room for. An environment never draws from the players' random numbers:
+            # otherwise another way of sampling would also change the task.
             fresh = list(islice(waiting, batch - len(playing)))
             while len(free) < len(fresh):
-                free.append(closing.enter_context(pool.lend() if pool else closed_in_the_end(make_env())))
-            envs, tasks = [free.pop() for _ in fresh], [job.task for job in fresh]
-            rngs = [np.random.default_rng(named_seed(job.seed, "players")) for job in fresh]
-            begun: Iterable[tuple[list[Step], TimeStep]]
-            if any(job.start for job in fresh):
-                begun = for_each(begin, envs, tasks, [job.start or Start(job.seed, ()) for job in fresh])
-            else:
-                seeds = [named_seed(job.seed, "env") % 2**32 for job in fresh]
-                begun = [([], now) for now in for_each(advance, envs, tasks, [None] * len(fresh), seeds)]
-            for env, job, rng, (steps, now) in zip(envs, fresh, rngs, begun, strict=True):
+                free.append(closing.enter_context(lent(make_env)))
+            envs = [free.pop() for _ in fresh]
+            starts = [job.start or Start(job.seed, ()) for job in fresh]
+            begun = for_each(begin, envs, [job.task for job in fresh], starts)
+            for env, job, (steps, now) in zip(envs, fresh, begun, strict=True):
+                rng = np.random.default_rng(named_seed(job.seed, "players"))
                 playing.append((LiveEpisode(env, job.task, job.seed, rng, now.observation, steps=steps), job))
             if not playing:
                 return
 
-            # The players speak and choose.
+            # The players speak and choose, each for all episodes at once, because a model is fastest in batches.
             episodes = [live for live, _ in playing]
-            if reflector is not None:
-                always = reflect_probability >= 1
-                speaking = [live for live in episodes if always or live.rng.random() < reflect_probability]
-                for live, turn in zip(speaking, reflector.turns(speaking) if speaking else (), strict=True):
+            speaking = episodes
+            if reflect_probability < 1:
+                # The number is drawn from the episode's own generator, so it does not depend on the other episodes.
+                speaking = [
+                    live for live in episodes if reflector is not None and live.rng.random() < reflect_probability
+                ]
+            if reflector is not None and speaking:
+                for live, turn in zip(speaking, reflector.turns(speaking), strict=True):
                     live.turns.append(turn)
             actions: list[int] = []
             for live, turn in zip(episodes, player.turns(episodes), strict=True):
@@ -120,15 +127,31 @@ def rollout(
             for (live, job), action, now in zip(playing, actions, stepped, strict=True):
                 live.steps.append(Step(live.observation, tuple(live.turns), action, now.reward, now.events))
                 live.turns, live.observation = [], now.observation
-                played = len(live.steps) - (len(job.start.actions) if job.start else 0)
+                played = len(live.steps)
+                if job.start is not None:
+                    played -= len(job.start.actions)  # a horizon counts the player's own steps only
                 live.truncated = now.truncated or (not now.done and played == job.horizon)
-                if now.done or live.truncated:  # handed over at once: the next environment may raise
-                    provenance = dict(job.provenance)
-                    yield Episode(job.task, tuple(live.steps), now.success, live.truncated, job.seed, provenance)
+                if now.done or live.truncated:
+                    # Handed over at once: the next environment may raise, and a finished episode must not be lost.
+                    provenance, cut_off = dict(job.provenance), None
+                    if live.truncated:
+                        if reflector is not None and reflect_on_cut_off:
+                            live.turns.extend(reflector.turns([live]))
+                        cut_off = CutOff(live.observation, live.reflection)
+                    yield Episode(
+                        job.task, tuple(live.steps), now.success, live.truncated, job.seed, provenance, cut_off
+                    )
                     free.append(live.env)
                 else:
                     still_playing.append((live, job))
             playing = still_playing
+
+
+def lent(make_env: Callable[[], TextEnv]) -> AbstractContextManager[TextEnv]:
+    """Make an environment that is closed in the end, or borrow one from a pool, which keeps it for the next call."""
+    if isinstance(make_env, EnvPool):
+        return make_env.lend()
+    return closed_in_the_end(make_env())
 
 
 class TimeStep(NamedTuple):

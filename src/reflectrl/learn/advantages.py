@@ -1,6 +1,6 @@
 """Advantages: how much better each choice turned out than expected, by comparison of episodes or by a critic.
 
-All estimators read `rollouts.Steps`: K episodes per task, which began at the same point, flattened into N steps.
+All estimators read `steps.Steps`: K episodes per task, which began at the same point, flattened into N steps.
 Advantages are in reward units, or without unit if they are divided by a group's standard deviation. None carries a
 gradient. `docs/learner.md` explains which of them are biased, and how. `python -m benchmarks.gradients` compares them
 with the exact gradient of a small environment.
@@ -23,13 +23,21 @@ from reflectrl.learn.exploration import ObservationCounts
 from reflectrl.learn.losses import baseline_leave_one_out, gae
 
 if TYPE_CHECKING:
-    from reflectrl.learn.rollouts import Steps
+    from reflectrl.learn.steps import Steps
 
 
 def critic(steps: Steps, config: RLConfig, values_N: Tensor | None) -> Tensor:
-    """Compute advantages by generalised advantage estimation (GAE) with the critic's values."""
+    """Compute advantages by generalised advantage estimation (GAE) with the critic's values.
+
+    A time limit is no end: what would have followed counts with the critic's value of the last observation (Pardo et
+    al. 2018, "Time Limits in Reinforcement Learning", partial-episode bootstrapping).
+    """
     assert values_N is not None
-    return torch.cat([gae(steps.rewards_N[s], values_N[s], config.gamma, config.gae_lambda) for s in steps.spans()])
+    rest_E = torch.zeros(len(steps.ends)) if steps.rest_E is None else steps.rest_E
+    parts = []
+    for span, rest in zip(steps.spans(), rest_E.tolist(), strict=True):
+        parts.append(gae(steps.rewards_N[span], values_N[span], config.gamma, config.gae_lambda, rest))
+    return torch.cat(parts)
 
 
 COMPARISONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -6,15 +6,38 @@ The unit of learning is an action for agents (`rollouts.py`), and a token for te
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from reflectrl.core import distributed
 from reflectrl.core.config import RLConfig
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
+
+Read = Callable[[], tuple[Tensor, Tensor]]
+"""Function that computes log-probabilities (n, A) of all choices, and hidden states (n, D). Gradients flow."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Units of a minibatch that go through the model in one pass.
+
+    Attributes:
+        units: indices of the n units among the N units of the batch.
+        read: the pass of the model that is trained.
+        ref_logp_NA: log-probabilities (n, A) of all choices under the reference model; None without a KL term.
+    """
+
+    units: list[int]
+    read: Read
+    ref_logp_NA: Tensor | None = None
+
+
+Minibatch = list[Slice]
+"""Units of an optimiser step."""
 
 
 @dataclass
@@ -22,43 +45,42 @@ class Batch:
     """Training batch of an update: N units, which are an agent's actions or a text's tokens.
 
     Attributes:
-        minibatches: for each optimiser step, a list of slices that go through the model together. A slice is a pair:
-            the input of `read`, and the indices of its units among the N.
-        read: returns log-probabilities (n, A) of all choices, and hidden states (n, D), for a slice of n units.
+        minibatches: the optimiser steps of an epoch.
         labels_N: the choices made, as indices into the A choices.
         old_logp_N: log-probabilities of the choices when they were sampled; NaN if no model sampled them.
         advantages_N: advantages, not yet normalised.
         returns_N: targets of the critic: its lambda-returns, or the discounted rewards-to-go.
         values_N: the critic's predictions before this update; None without a critic.
-        ref_logp: the reference model's log-probabilities (n, A), nested like `minibatches`. Empty without a KL term.
         scale: smallest number by which normalisation divides the advantages, in reward units.
         auxiliary: further term of the loss, from the policy's log-probabilities (n, A) of n units and their indices.
         metrics: further metrics of the batch to report.
     """
 
-    minibatches: Sequence[Sequence[tuple[Any, Any]]]
-    read: Callable[[Any], tuple[Tensor, Tensor]]
+    minibatches: list[Minibatch]
     labels_N: Tensor
     old_logp_N: Tensor
     advantages_N: Tensor
     returns_N: Tensor
     values_N: Tensor | None = None
-    ref_logp: Sequence[Sequence[Tensor]] = ()
     scale: float = 0.0
-    auxiliary: Callable[[Tensor, Any], Tensor] | None = None
+    auxiliary: Callable[[Tensor, list[int]], Tensor] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
 
 class Rollouts(ABC):
     """Source of training batches for online RL. Subclasses implement at least `evaluate` and `collect`.
 
+    A loop calls `collect`, then perhaps `replay`, and after the weights have changed `end_update`, once per update and
+    in this order. `evaluate`, `state` and `load` are called between updates only (`Trainer.updates`).
+
     Attributes:
         lm: the model that plays (or writes) and learns.
         reference: frozen reference model of the KL penalty; None if `kl_coef` is 0.
+        team: processes that train together.
     """
 
     def __init__(self, lm: LanguageModel, config: RLConfig, seed: int) -> None:
-        self.lm, self.config, self.seed = lm, config, seed
+        self.lm, self.config, self.seed, self.team = lm, config, seed, distributed.current()
         self.reference = lm.frozen_copy() if config.kl_coef else None
 
     def about(self) -> dict[str, object]:

@@ -24,7 +24,6 @@ from reflectrl.core.digests import damage, write_digests
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
 from reflectrl.models.cards import read_json
-from reflectrl.models.pieces import piece
 
 LOG = logging.getLogger(__name__)
 META, TENSORS = "state.json", "state.safetensors"
@@ -245,11 +244,9 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Restore an optimiser's state from `optimizer_tensors`. For sharded weights, take this rank's shards."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    """Restore an optimiser's state from `optimizer_tensors`."""
     state: dict[int, dict[str, Tensor]] = defaultdict(dict)
     for key, value in tensors.items():
         index, _, name = key.partition(".")
-        like = parameters[int(index)]
-        state[int(index)][name] = (piece(value, like) if value.shape == like.shape else value).clone()
+        state[int(index)][name] = value.clone()
     optimizer.load_state_dict({"state": dict(state), "param_groups": optimizer.state_dict()["param_groups"]})

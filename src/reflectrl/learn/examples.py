@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl.core import distributed
 from reflectrl.core.config import SFTConfig
+from reflectrl.core.distributed import ALONE, Team
 from reflectrl.core.episodes import ChoiceRow, ReflectionRow
 from reflectrl.core.prompts import tokenize
 from reflectrl.core.types import named_seed
@@ -197,20 +197,24 @@ def nll_and_text_loss(lm: LanguageModel, rows: Sequence[Example], share: Share) 
 
 
 @torch.no_grad()
-def evaluate_loss(lm: LanguageModel, examples: Sequence[Example], batch_size: int, share: Share = apart) -> float:
-    """Return the mean loss per completion token (nats)."""
+def evaluate_loss(
+    lm: LanguageModel, examples: Sequence[Example], batch_size: int, share: Share = apart, team: Team = ALONE
+) -> float:
+    """Return the mean loss per completion token (nats). Each process of the team computes a part of it."""
     tokens = sum(len(row.ids) - row.start for row in examples)
-    starts = distributed.mine(range(0, len(examples), batch_size))
+    starts = team.part(range(0, len(examples), batch_size))
     own = sum(float(summed_nll(lm, examples[i : i + batch_size], share)) for i in starts)
-    return distributed.total(own) / tokens
+    return team.total(own) / tokens
 
 
 @torch.no_grad()
-def evaluate_accuracy(lm: LanguageModel, examples: Sequence[Example], batch_size: int, share: Share = apart) -> float:
+def evaluate_accuracy(
+    lm: LanguageModel, examples: Sequence[Example], batch_size: int, share: Share = apart, team: Team = ALONE
+) -> float:
     """Return the share of completion tokens that are the model's most probable token, given the tokens before them."""
     tokens = sum(len(row.ids) - row.start for row in examples)
     right = 0.0
-    for i in distributed.mine(range(0, len(examples), batch_size)):
+    for i in team.part(range(0, len(examples), batch_size)):
         logits_MV, _, targets_M = completion_logits(lm, examples[i : i + batch_size], share)
         right += float((logits_MV.argmax(-1) == targets_M).sum())
-    return distributed.total(right) / tokens
+    return team.total(right) / tokens

@@ -89,7 +89,7 @@ class ObservationCounts:
         self._counts = Counter(state)
 
 
-class Pay:
+class RewardShaping:
     """Learner's rewards for the steps of an episode: the environment's, plus exploration bonuses.
 
     Args:
@@ -110,6 +110,11 @@ class Pay:
         # Estimators that compare episodes use undiscounted sums, in which only undiscounted shaping cancels out.
         self.gamma = config.gamma if config.baseline in ("none", "mean", "critic") else 1.0
 
+    def count(self, episodes: Iterable[Episode]) -> None:
+        """Count the observations of an update's episodes, by which later bonuses fade."""
+        if self.config.count_coef:
+            self.counts.add(episodes)
+
     def __call__(self, episode: Episode) -> Tensor:
         """Return the rewards [T] to learn from, one per step of an episode, in environment units."""
         rewards_T = torch.tensor([step.reward for step in episode.steps])
@@ -123,17 +128,19 @@ class Pay:
         """Return the rewards [T] of potential-based shaping by milestones.
 
         The potential of a terminal state is 0. `config.milestone_at_horizon` says whether it is also 0 at the horizon.
+        With a critic it is kept there, since the critic's value of the last observation already lacks it.
         """
         phi_T1 = [self.config.milestone_coef * share for share in potentials(episode, self.milestones)]
-        if not (episode.truncated and self.config.milestone_at_horizon == "kept"):
+        estimated = self.config.baseline == "critic" and episode.cut_off is not None
+        if not (episode.truncated and (self.config.milestone_at_horizon == "kept" or estimated)):
             phi_T1[-1] = 0.0
         return shaping(phi_T1, self.gamma)
 
     def bonuses(self, episode: Episode) -> list[float]:
         """Return the bonus [T] of each step, given for the observation that it led to. The last step has none."""
         own = replayed(episode)
-        paid = [self.config.count_coef * self.counts.bonus(step.observation) for step in episode.steps[own + 1 :]]
-        return [0.0] * own + paid + [0.0]
+        later = [self.config.count_coef * self.counts.bonus(step.observation) for step in episode.steps[own + 1 :]]
+        return [0.0] * own + later + [0.0]
 
     def metrics(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """Return metrics: the mean bonus per episode, and the mean share of milestones reached."""

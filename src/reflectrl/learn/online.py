@@ -17,18 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from reflectrl.core.config import RLConfig
 from reflectrl.learn import losses
 from reflectrl.learn.batch import Batch, Rollouts
-from reflectrl.learn.trainer import Metrics, Trainer, Verdict, cosine, linear
+from reflectrl.learn.trainer import Log, Metrics, Model, Trainer, accumulate, cosine, linear
 from reflectrl.learn.value import ValueHead, make_critic
-from reflectrl.models.machine import release_memory
-
-Log = Callable[[dict[str, Any]], Verdict | None]
 
 
 def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, state_folder: Path | None = None) -> None:
@@ -36,34 +32,23 @@ def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
 
     Args:
         rollouts: source of batches, and the model to train.
-        log: callback that receives one flat dictionary per update, and one for the evaluation after the last. If it
-            returns "stop", the model is evaluated once more and training ends. With "roll-back", training continues
-            from the best weights so far with half the learning rate.
+        log: callback for metrics, which may end the training (see `Trainer.updates`).
         state_folder: folder in which the state is saved at every evaluation, so that a killed training can continue.
     """
     lm = rollouts.lm
-    critic = make_critic(lm.hidden_size, config.critic, seed).to(lm.device) if config.baseline == "critic" else None
+    critic = None
     groups = [{"params": lm.parameters(), "lr": config.lr, "initial_lr": config.lr}]
-    if critic is not None:
+    if config.baseline == "critic":
+        critic = make_critic(lm.hidden_size, config.critic, seed).to(lm.device)
         rates = {"lr": config.critic_lr, "initial_lr": config.critic_lr}
         groups.append({"params": list(critic.parameters()), **rates})
     optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
-    further = {"critic": critic, "reference": rollouts.reference}
-    parts = {name: part for name, part in further.items() if part is not None}
+    parts: dict[str, Model | None] = {"critic": critic, "reference": rollouts.reference}
     trainer = Trainer(lm, [optimizer], config.max_grad_norm, state_folder, parts)
     epochs = 1 if config.algorithm in losses.SINGLE_EPOCH else config.update_epochs
-    if trainer.resumed is not None:
-        rollouts.load(trainer.resumed)
 
-    while True:
-        metrics: dict[str, Any] = {"step": trainer.step, **rollouts.about()}
-        if trainer.is_due(config.eval_every, config.updates):
-            scores = rollouts.evaluate()
-            metrics |= scores
-            trainer.keep_if_best(list(scores.values()))
-            trainer.save(logged=trainer.step - 1, **rollouts.state())
-        if trainer.has_ended(config.updates):
-            break
+    for metrics in trainer.updates(rollouts, config, log):
+        # A constant rate is left as it is, unless the KL divergence or a roll-back has changed it.
         if config.schedule != "constant" or config.target_kl or trainer.rate != 1.0:
             fall = SCHEDULES[config.schedule](trainer.step, config.updates, config.warmup)
             trainer.set_rate(fall)
@@ -74,15 +59,9 @@ def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
         # While the critic warms up, or without advantages, the policy cannot move, so its KL says nothing.
         if config.target_kl and not warming and batch.advantages_N.any():
             trainer.rate = adapted(trainer.rate, metrics["approx_kl"], config.target_kl)
+        # Past wins come last and once: they were played by other weights, and must not outweigh the fresh episodes.
         if (past := rollouts.replay(critic)) is not None:
             metrics["replay_loss"] = update(trainer, critic, past, config, 1, warming)["loss"]
-        metrics |= rollouts.end_update()
-        release_memory()
-        trainer.step += 1
-        trainer.heed(log(metrics))
-    log(metrics)
-    trainer.finish()
-    rollouts.close()
 
 
 SCHEDULES: dict[str, Callable[[int, int, float], float]] = {
@@ -105,7 +84,9 @@ def adapted(rate: float, moved: float, target: float) -> float:
     """
     if moved > 2 * target:
         return max(0.01, rate / 1.5)
-    return min(10.0, rate * 1.5) if moved < target / 2 else rate
+    if moved < target / 2:
+        return min(10.0, rate * 1.5)
+    return rate
 
 
 NOISE = 1e-3
@@ -128,44 +109,48 @@ def update(
     """
     advantages_N = batch.advantages_N
     if config.normalise:
-        advantages_N = losses.normalise(
-            advantages_N, max(batch.scale, NOISE * losses.root_mean_square(batch.returns_N))
-        )
+        # Over the whole batch, so that minibatches stay comparable.
+        least = max(batch.scale, NOISE * losses.root_mean_square(batch.returns_N))
+        advantages_N = losses.normalise(advantages_N, least)
     for _ in range(epochs):
         metrics: Metrics = {}
-        for i, slices in enumerate(batch.minibatches):
-            totals, size = Metrics(), 0
-            for _, index in slices:
-                size += len(batch.labels_N[index])
-            for j, (rows, index) in [*enumerate(slices)][trainer.rank :: trainer.ranks]:
+        for minibatch in batch.minibatches:
+            totals, size = Metrics(), sum(len(part.units) for part in minibatch)
+            for part in trainer.team.stripe(minibatch):
+                # Only the critic needs a gradient while it warms up, and it reads the states without theirs.
                 with torch.set_grad_enabled(not warming):
-                    logp_NA, hidden_ND = batch.read(rows)
-                known = (batch.labels_N, batch.old_logp_N, advantages_N, batch.returns_N)
-                labels_N, old_N, advantage_N, returns_N = (tensor_N[index].to(logp_NA.device) for tensor_N in known)
-                chosen_N = logp_NA.gather(1, labels_N[:, None])[:, 0]
-                old_N = torch.where(old_N.isnan(), chosen_N.detach(), old_N)  # unknown: as if the policy had chosen now
-                terms = losses.POLICY_LOSSES[config.algorithm](chosen_N, old_N, advantage_N, config)
+                    logp_NA, hidden_ND = part.read()
+                labels_N, old_logp_N, advantage_N, returns_N = (
+                    tensor_N[part.units].to(logp_NA.device)
+                    for tensor_N in (batch.labels_N, batch.old_logp_N, advantages_N, batch.returns_N)
+                )
+                logp_N = logp_NA.gather(1, labels_N[:, None])[:, 0]
+                # Where no probability was recorded, the policy counts as if it had chosen now: its ratio is 1.
+                old_logp_N = torch.where(old_logp_N.isnan(), logp_N.detach(), old_logp_N)
+                terms = losses.POLICY_LOSSES[config.algorithm](logp_N, old_logp_N, advantage_N, config)
+                loss = terms["policy_loss"]
                 with torch.set_grad_enabled(config.entropy_coef > 0):
                     entropy_N = losses.entropy(logp_NA)
-                terms["entropy"] = entropy_N.mean()
-                bonus = entropy_N.clamp(max=config.entropy_floor).mean() if config.entropy_floor else terms["entropy"]
-                loss = terms["policy_loss"] - config.entropy_coef * bonus
-                if batch.ref_logp:
-                    terms["kl"] = losses.categorical_kl(logp_NA, batch.ref_logp[i][j]).mean()
+                terms["entropy"] = bonus = entropy_N.mean()
+                if config.entropy_floor:
+                    bonus = entropy_N.clamp(max=config.entropy_floor).mean()
+                loss = loss - config.entropy_coef * bonus
+                if part.ref_logp_NA is not None:
+                    terms["kl"] = losses.categorical_kl(logp_NA, part.ref_logp_NA).mean()
                     loss = loss + config.kl_coef * terms["kl"]
                 if batch.auxiliary is not None:
-                    terms["auxiliary_loss"] = batch.auxiliary(logp_NA, index)
+                    terms["auxiliary_loss"] = batch.auxiliary(logp_NA, part.units)
                     loss = loss + terms["auxiliary_loss"]
                 if critic is not None:
-                    # With detached states, the critic's gradient does not reach the policy (never while it warms up).
-                    read_ND = hidden_ND if config.critic_shares and not warming else hidden_ND.detach()
-                    terms["value_loss"] = losses.value_loss(critic(read_ND), returns_N)
+                    if warming or not config.critic_shares:
+                        hidden_ND = hidden_ND.detach()  # the critic's gradient does not reach the policy
+                    terms["value_loss"] = losses.value_loss(critic(hidden_ND), returns_N)
                     loss = (0.0 if warming else loss) + config.critic_coef * terms["value_loss"]
-                terms["loss"], share = loss, len(labels_N) / size
-                trainer.backward(loss * share)
-                totals = {name: totals.get(name, 0.0) + share * float(term.detach()) for name, term in terms.items()}
-            noted, weight = trainer.update(totals), size / len(batch.labels_N)
-            metrics = {name: metrics.get(name, 0.0) + weight * value for name, value in noted.items()}
+                # The parts of a minibatch differ in size, so a mean over it weighs each by its share of the units.
+                terms["loss"], share = loss, len(part.units) / size
+                (loss * share).backward()
+                accumulate(totals, terms, share)
+            accumulate(metrics, trainer.update(totals), size / len(batch.labels_N))
     if batch.values_N is not None:
         metrics["explained_variance"] = losses.explained_variance(batch.values_N, batch.returns_N)
     return metrics | batch.metrics

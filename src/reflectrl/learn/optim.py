@@ -15,8 +15,6 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from reflectrl.core import distributed
-from reflectrl.core.types import UserError
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import is_mixed
 from reflectrl.models.quantised import bitsandbytes
@@ -42,11 +40,8 @@ def make_optimizers(lm: LanguageModel, config: Rates) -> list[torch.optim.Optimi
     """Make one or two optimisers over `lm.parameters()`. Each group stores its peak learning rate as "initial_lr".
 
     Raises:
-        UserError: bitsandbytes is not installed (for paged AdamW), or weights are sharded and the optimiser is not
-            AdamW.
+        UserError: bitsandbytes is not installed (for paged AdamW).
     """
-    if config.optimizer != "adamw" and any(distributed.is_divided(p) for p in lm.parameters()):
-        raise UserError(f"the optimizer {config.optimizer!r} needs whole weights; with model.shard it must be 'adamw'")
     hidden = _hidden_matrices(lm) if config.optimizer == "muon" else []
     chosen = {id(p) for p in hidden}
     rest = [p for p in lm.parameters() if id(p) not in chosen]

@@ -9,12 +9,11 @@ One linear loop. `examples.py` defines the rows and their loss. Departures from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from reflectrl.core import distributed
 from reflectrl.core.config import SFTConfig
 from reflectrl.core.types import UserError, named_seed
 from reflectrl.learn.examples import (
@@ -29,9 +28,8 @@ from reflectrl.learn.examples import (
     summed_nll,
 )
 from reflectrl.learn.optim import make_optimizers
-from reflectrl.learn.trainer import Metrics, Trainer, Verdict, cosine
+from reflectrl.learn.trainer import Log, Trainer, cosine
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.machine import release_memory
 from reflectrl.models.sharing import apart, pack
 
 
@@ -41,7 +39,7 @@ def train_sft(
     validation: Sequence[Example],
     config: SFTConfig,
     seed: int,
-    log: Callable[[Metrics], Verdict | None],
+    log: Log,
     state_folder: Path | None = None,
 ) -> None:
     """Train `lm` in place. It ends with the weights of the lowest evaluation loss, or the best by `config.keep`.
@@ -61,13 +59,13 @@ def train_sft(
     validation = [validation[i] for i in spread(row_groups(validation, config.by_episode), config.eval_rows)]
     trainer = Trainer(lm, make_optimizers(lm, config), config.max_grad_norm, state_folder)
     batches = shuffled_batches(groups, config.batch_size, seed, skip=trainer.step)
-    while trainer.step < config.steps and trainer.stale < config.patience:
+    while not trainer.has_ended(config.steps) and trainer.stale < config.patience:
         torch.manual_seed(named_seed(seed, "dropout", trainer.step))  # at each step, so that resuming changes nothing
         trainer.set_rate(cosine(trainer.step, config.steps, config.warmup))
         rows = [train[i] for i in next(batches)]
         tokens, mean_nll = sum(len(row.ids) - row.start for row in rows), 0.0
         with lm.training():
-            own = distributed.mine(rows)  # all of them, where one process trains
+            own = trainer.team.part(rows)
             for part in micro_batches(own, lm, config):
                 if config.text_coef:
                     nll, text = nll_and_text_loss(lm, own[part], share)
@@ -75,21 +73,18 @@ def train_sft(
                 else:
                     nll = summed_nll(lm, own[part], share)
                     loss = nll / tokens
-                trainer.backward(loss)
+                loss.backward()
                 mean_nll += float(nll.detach()) / tokens
         trainer.update({"loss": mean_nll})
         trainer.step += 1
 
         if trainer.is_due(config.eval_every, config.steps):
-            found = {"eval_loss": evaluate_loss(lm, validation, config.batch_size, share)}
-            score = [-found["eval_loss"]]
+            eval_loss = evaluate_loss(lm, validation, config.batch_size, share, trainer.team)
+            metrics, score = {"loss": trainer.means()["loss"], "eval_loss": eval_loss}, [-eval_loss]
             if config.keep == "accuracy":
-                found["eval_accuracy"] = evaluate_accuracy(lm, validation, config.batch_size, share)
-                score.insert(0, found["eval_accuracy"])
-            release_memory()
-            verdict = log({"step": trainer.step, "loss": trainer.means()["loss"], **found})
-            trainer.keep_if_best(score)
-            trainer.save(logged=trainer.step)
-            if verdict:
-                break
+                # With few demonstrations, the loss rises long before choices get worse.
+                accuracy = evaluate_accuracy(lm, validation, config.batch_size, share, trainer.team)
+                metrics["eval_accuracy"] = accuracy
+                score.insert(0, accuracy)
+            trainer.checkpoint(metrics, score, log)
     trainer.finish()

@@ -61,13 +61,16 @@ def hidden_states(
 
         attention = in_one_precision
 
+    # The engine's own loop knows neither dropout nor the recomputation of gradient checkpointing.
     by_library = (core.training and drops(core)) or (torch.is_grad_enabled() and getattr(core, "recomputes", False))
     if walk is not None and not by_library:
         return walk(core.base_model, ids_N, positions_N, attention, wanted)
     from reflectrl.models.hf_forward import hf_forward  # the library is slow to import
 
     hidden_ND = hf_forward(core, ids_N, positions_N, attention)
-    return hidden_ND if wanted is None else hidden_ND[wanted]
+    if wanted is None:
+        return hidden_ND
+    return hidden_ND[wanted]
 
 
 def walk_of(core: Any, compiled: bool = False) -> Walk | None:
@@ -76,14 +79,22 @@ def walk_of(core: Any, compiled: bool = False) -> Walk | None:
     Args:
         compiled: compile the parts of a layer before and after attention, each at its first call.
     """
-    made: Callable[..., Any] = compile_once if compiled else lambda part: part
     config = core.config
+    walk: Callable[..., Tensor]
+    enter: Callable[..., Any]
+    leave: Callable[..., Any]
     if config.model_type == "gpt2":
         usual = config.scale_attn_weights and not config.scale_attn_by_inverse_layer_idx
-        known = usual and not config.add_cross_attention
-        return partial(_walk_gpt2, made(_enter_gpt2), made(_leave_gpt2)) if known else None
-    known = config.model_type in ("llama", "mistral", "qwen2", "qwen3")
-    return partial(_walk_llama, made(_enter_llama), made(_leave_llama)) if known else None
+        if not usual or config.add_cross_attention:
+            return None
+        walk, enter, leave = _walk_gpt2, _enter_gpt2, _leave_gpt2
+    elif config.model_type in ("llama", "mistral", "qwen2", "qwen3"):
+        walk, enter, leave = _walk_llama, _enter_llama, _leave_llama
+    else:
+        return None
+    if compiled:
+        enter, leave = compile_once(enter), compile_once(leave)
+    return partial(walk, enter, leave)
 
 
 @lru_cache
@@ -121,6 +132,7 @@ def _walk_gpt2(
     x_ND = base.wte(ids_N) + base.wpe(positions_N)
     for i, block in enumerate(base.h):
         query, key, value = enter(block, x_ND)
+        # After the last block only the wanted tokens matter. The others still give keys and values to them.
         some = wanted if i == len(base.h) - 1 else None
         if some is not None:
             query, x_ND = query[some], x_ND[some]
@@ -209,12 +221,15 @@ def linear(module: Any, x_ND: Tensor) -> Tensor:
             return torch.addmm(module.bias, x_ND, module.weight)
         return module(x_ND)
     weight_OD, bias_O = module.weight, module.bias
+    # Small matrices stay in the CPU's caches, where the order of the factors does not matter.
     large = weight_OD.numel() >= LARGE and x_ND.device.type == "cpu"
     learning = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
     if torch.compiler.is_compiling() or not large or learning or len(x_ND) not in turned_rows():
         return functional.linear(x_ND, weight_OD, bias_O)
     out_NO = torch.mm(weight_OD, x_ND.t()).t().contiguous()
-    return out_NO if bias_O is None else out_NO.add_(bias_O)
+    if bias_O is not None:
+        out_NO.add_(bias_O)
+    return out_NO
 
 
 @lru_cache
@@ -252,14 +267,19 @@ def head_logits(core: Any, hidden_ND: Tensor, rows: Tensor | None = None, each: 
     if rows is None:
         logits = linear(head, hidden_ND)
     else:
-        bias = None if getattr(head, "bias", None) is None else head.bias[rows]
+        bias = getattr(head, "bias", None)
+        if bias is not None:
+            bias = bias[rows]
         if each:
             logits = (hidden_ND.float() * head.weight[rows].float()).sum(-1)
-            logits = logits if bias is None else logits + bias.float()
+            if bias is not None:
+                logits = logits + bias.float()
         else:
             logits = functional.linear(hidden_ND, head.weight[rows], bias)
     scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
     if scale != 1:
         logits = logits * scale
     cap = getattr(config, "final_logit_softcapping", None)
-    return logits if cap is None else cap * (logits / cap).tanh()
+    if cap is None:
+        return logits
+    return cap * (logits / cap).tanh()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -22,11 +22,7 @@ from reflectrl.models.backend import Backend, Counters
 from reflectrl.models.cards import CARD, fingerprint
 from reflectrl.models.machine import Mixed, autocast, is_mixed
 from reflectrl.models.packed import PackedBackend
-from reflectrl.models.pieces import activate, piece, wholes
 from reflectrl.models.plain import PlainBackend
-
-if TYPE_CHECKING:
-    from reflectrl.models.sharded import Shards
 
 HEADS = "heads.safetensors"
 """File beside saved weights that holds the weights of the heads."""
@@ -70,7 +66,6 @@ class LanguageModel:
         counters: counts of this player's computation so far.
         chat: text that a chat template puts around prompts; None if no template is used.
         heads: weights of further heads on the model's hidden states, such as a critic. Saved with the model.
-        shards: this rank's shards, if the model's weights are sharded across ranks.
         backbone_tokenizer: fingerprint of the backbone's tokenizer, if the adapter's tokenizer has other tokens.
         brings_embeddings: True if the adapter came with embeddings for its backbone. It is saved with them.
     """
@@ -86,14 +81,15 @@ class LanguageModel:
     counters: Counters = field(default_factory=Counters)
     heads: dict[str, Tensor] = field(default_factory=dict)
     chat: Chat | None = None
-    shards: Shards | None = None
     backbone_tokenizer: str = ""
     brings_embeddings: bool = False
 
     @cached_property
     def core(self) -> nn.Module:
         """The Hugging Face model without the PEFT wrapper."""
-        return self.model.get_base_model() if self.adapter else self.model
+        if self.adapter is None:
+            return self.model
+        return self.model.get_base_model()
 
     @cached_property
     def device(self) -> torch.device:
@@ -108,7 +104,9 @@ class LanguageModel:
     def _shape(self) -> Any:
         """Configuration of the part of the model that reads text."""
         config: Any = self.core.config
-        return config.get_text_config() if hasattr(config, "get_text_config") else config
+        if hasattr(config, "get_text_config"):  # models that see images, too, nest it
+            return config.get_text_config()
+        return config
 
     @property
     def layers(self) -> int:
@@ -118,7 +116,9 @@ class LanguageModel:
     @property
     def pass_tokens(self) -> int:
         """Approximate number of tokens per pass. On CPUs, the activations of a thousand tokens stay in the caches."""
-        return 1024 if self.device.type == "cpu" else 32_768
+        if self.device.type == "cpu":
+            return 1024
+        return 32_768
 
     @property
     def token_bytes(self) -> int:
@@ -128,7 +128,9 @@ class LanguageModel:
         config = self._shape
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        kept = torch.bfloat16 if is_mixed(self.device, self.mixed_play) else self.dtype
+        kept = self.dtype
+        if is_mixed(self.device, self.mixed_play):
+            kept = torch.bfloat16  # as autocast computes keys and values
         return int(2 * self.layers * heads * width * kept.itemsize)
 
     @property
@@ -156,9 +158,15 @@ class LanguageModel:
         return self.adapter is None or self.adapter in name.split(".")
 
     def activate(self) -> None:
-        """Activate this player's adapter on the shared backbone."""
-        if self.adapter is not None:
-            activate(self.model, self.adapter)
+        """Activate this player's adapter on the shared backbone, without changing which weights are trainable."""
+        if self.adapter is None or self.model.active_adapter == self.adapter:
+            return
+        # PEFT's own switch also freezes all other adapters, so gradients of their earlier passes would be lost.
+        trainable = [p for p in self.model.parameters() if p.requires_grad]
+        self.model.set_adapter(self.adapter)
+        self.model.requires_grad_(False)
+        for parameter in trainable:
+            parameter.requires_grad_(True)
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -179,44 +187,39 @@ class LanguageModel:
     @cached_property
     def backend(self) -> Backend:
         """Backend that reads, scores and writes with this model."""
-        if self.shards is not None:
-            from reflectrl.models.sharded import ShardedBackend  # torch's FSDP takes seconds to import
-
-            return ShardedBackend(self, self.shards)
-        return PackedBackend(self) if self.shortcuts.packed else PlainBackend(self)
+        if self.shortcuts.packed:
+            return PackedBackend(self)
+        return PlainBackend(self)
 
     @property
     def end(self) -> int:
         """Token that ends a written text: the chat template's end of a turn, or end-of-text."""
-        return int(self.tokenizer.eos_token_id if self.chat is None else self.chat.end)
+        if self.chat is not None:
+            return int(self.chat.end)
+        return int(self.tokenizer.eos_token_id)
 
     @property
     def ends(self) -> frozenset[int]:
         """All tokens at which generation stops."""
-        found = (self.tokenizer.eos_token_id, None if self.chat is None else self.chat.end)
-        return frozenset(int(token) for token in found if token is not None)
+        ends = set[int]()
+        if self.chat is not None:
+            ends.add(int(self.chat.end))
+        if self.tokenizer.eos_token_id is not None:
+            ends.add(int(self.tokenizer.eos_token_id))  # chat models may end a text with it, too
+        return frozenset(ends)
 
     def encode(self, text: str, behind: str = "") -> list[int]:
         """Encode a text that follows the text `behind`. Control tokens in it are plain text (see `encode_text`)."""
         return encode_text(self.tokenizer, text, behind)
 
     def saver(self, **card: Any) -> Callable[[Path], None]:
-        """Return a function that writes the model as it is now (`save`).
+        """Return a function that writes the model (`save`)."""
+        return partial(self.save, **card)
 
-        All ranks of a sharded model must call this, because it gathers the weights. Only the first rank writes.
-        """
-        if self.shards is None or self.adapter is not None:
-            return partial(self.save, **card)
-        return partial(self.save, weights=wholes(self.weights()), **card)
-
-    def save(self, folder: Path, weights: dict[str, Tensor] | None = None, **card: Any) -> None:
-        """Write weights (safetensors), tokenizer, and a card that identifies the tokenizer.
-
-        Args:
-            weights: the full weights, if this process has shards only.
-        """
+    def save(self, folder: Path, **card: Any) -> None:
+        """Write weights (safetensors), tokenizer, and a card that identifies the tokenizer."""
         if self.adapter is None:
-            self.model.save_pretrained(folder, state_dict=weights)
+            self.model.save_pretrained(folder)
         else:
             # "auto" would ask the hub whether the backbone's vocabulary has changed.
             self.model.save_pretrained(
@@ -231,17 +234,14 @@ class LanguageModel:
         if self.heads:
             save_file(self.heads, folder / HEADS)
         about = {"tokenizer": fingerprint(self.tokenizer), "base": self.base, "context": self.context, **card}
-        about |= {"chat": asdict(self.chat)} if self.chat else {}
-        about |= {"backbone_tokenizer": self.backbone_tokenizer} if self.backbone_tokenizer else {}
+        if self.chat:
+            about["chat"] = asdict(self.chat)
+        if self.backbone_tokenizer:
+            about["backbone_tokenizer"] = self.backbone_tokenizer
         (folder / CARD).write_text(json.dumps(about, indent=1), encoding="utf-8")
 
     def frozen_copy(self, name: str = "reference") -> LanguageModel:
         """Return a copy with frozen weights: a further adapter on the same backbone, or a copy of the model."""
-        if self.adapter is None and self.shards is not None:
-            model, shards = self.shards.frozen_copy(self.model)
-            twin = replace(self, model=model, shards=shards, counters=Counters())
-            twin.load_weights(self.weights())
-            return twin
         if self.adapter is None:
             return replace(self, model=copy.deepcopy(self.model).requires_grad_(False).eval(), counters=Counters())
         frozen = fresh_adapter(self, name)
@@ -259,7 +259,9 @@ class LanguageModel:
             frozen: copy frozen layers (`freezing`) too.
         """
         own = self.model.state_dict(keep_vars=True)
-        fixed = set() if frozen or self.adapter else {id(p) for p in self.model.parameters() if not p.requires_grad}
+        fixed = set[int]()
+        if not frozen and self.adapter is None:
+            fixed = {id(p) for p in self.model.parameters() if not p.requires_grad}
         names = dict[int, str]()
         for name, tensor in own.items():
             if self._is_own(name) and id(tensor) not in fixed:
@@ -271,8 +273,7 @@ class LanguageModel:
         own = self.model.state_dict()
         with torch.no_grad():
             for name, value in weights.items():
-                kept = own[renamed(name, "adapter", self.adapter)]
-                kept.copy_(piece(value, kept))
+                own[renamed(name, "adapter", self.adapter)].copy_(value)
 
 
 def renamed(name: str, old: str | None, new: str | None) -> str:
@@ -293,8 +294,6 @@ def fresh_adapter(first: LanguageModel, adapter: str, seed: int = 0) -> Language
 def as_player(first: LanguageModel, peft: Any, adapter: str) -> LanguageModel:
     """Make the player of an adapter on the backbone of `first`, with trainable weights."""
     player = replace(first, model=peft.eval(), adapter=adapter, counters=Counters(), heads={})
-    if player.shards is not None:
-        player.shards.carry(peft)
     for parameter in player.parameters():
         parameter.requires_grad_(True)
     return player

@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
-from reflectrl.core import distributed
 from reflectrl.core.config import ModelConfig
 from reflectrl.core.config.recipe import LEAST_CONTEXT
 from reflectrl.core.plugins import names, one_line, suggestion
@@ -164,13 +163,10 @@ def _fit_backbone(owner: LanguageModel, folder: Path, config: ModelConfig) -> La
         UserError: the adapter was trained with another tokenizer, or embeddings are missing.
     """
     tokenizer = load_tokenizer(str(folder), config) if has_tokenizer(folder) else owner.tokenizer
-    backbone, brings = fingerprint(owner.tokenizer), False
+    backbone = fingerprint(owner.tokenizer)
     check_card(folder, tokenizer, backbone)
     with fitting(folder, owner.base):
-        if owner.shards is None:
-            brings = make_room(owner.model, folder, len(tokenizer))
-        else:
-            require_shared_embeddings(owner.core, folder, len(tokenizer))
+        brings = make_room(owner.model, folder, len(tokenizer))
     return replace(
         owner,
         tokenizer=tokenizer,
@@ -249,20 +245,20 @@ def _loading(source: str) -> Iterator[None]:
 
 
 def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
-    device, ranks = pick_device(config.device), distributed.launched()[1] if config.shard else 1
+    device = pick_device(config.device)
     if device.type in ("cpu", "cuda"):
-        refuse_unless_fitting(source, config, free_bytes(device) * (ranks if device.type == "cuda" else 1))
+        refuse_unless_fitting(source, config, free_bytes(device))
     quantised, tokenizer = quantisation(config, device), load_tokenizer(source, config)
     with _loading(source):
         model = _read_weights(source, config, **quantised)
         if quantised:
             let_gradients_flow(model)
-        elif ranks == 1:
+        else:
             model.to(device)
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
         raise UserError(f"model {source!r} belongs to another tokenizer ({rows} embeddings, {len(tokenizer)} tokens)")
-    if config.backend != "plain" and ranks == 1:
+    if config.backend != "plain":
         fuse_activations(model)
     if config.gradient_checkpointing:
         from reflectrl.models.checkpointing import recompute_layers
@@ -279,11 +275,6 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
             parameter.data = parameter.data.clone()
     if (whole := _context(model.config, config, False)) < LEAST_CONTEXT:
         raise UserError(f"model {source!r} reads at most {whole} tokens; players need {LEAST_CONTEXT} or more")
-    if ranks > 1:
-        lm = LanguageModel(model.eval(), tokenizer, whole, None, source)
-        from reflectrl.models.dividing import divide  # torch's FSDP takes seconds to import
-
-        return divide(lm, source, device)
     context, precisions = _context(model.config, config, True), (config.mixed_precision, config.mixed_play)
     packed = config.backend != "plain"
     shortcuts = Shortcuts(packed, compiled=config.compile and packed, batched=device.type != "cpu")

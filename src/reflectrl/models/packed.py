@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from reflectrl.models.attention import Attend, BlockAttention, DecodingAttention, to_device
 from reflectrl.models.backend import Answers, Draw, Scoring, Written
 from reflectrl.models.batched import BatchedAttention, WholeAttention, share_nothing
-from reflectrl.models.forward import head_logits, hidden_states, walk_of
+from reflectrl.models.forward import Walk, head_logits, hidden_states, walk_of
 from reflectrl.models.generation import END, Draft, DraftModel
 from reflectrl.models.plain import own_logits
 from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, apart, pack, portions, remainders
@@ -66,7 +66,9 @@ class PackedBackend:
 
     def __init__(self, lm: LanguageModel) -> None:
         self.lm, self.core, self.device, self.ends = lm, lm.core, lm.device, lm.ends
-        self.walk = walk_of(lm.core, lm.shortcuts.compiled) if lm.shortcuts.blocks else None
+        self.walk: Walk | None = None
+        if lm.shortcuts.blocks:
+            self.walk = walk_of(lm.core, lm.shortcuts.compiled)
         self.pass_tokens = lm.pass_tokens
 
     def encode(
@@ -81,26 +83,35 @@ class PackedBackend:
         if self.lm.adapter is not None:
             self.lm.activate()
         blocks = packing.blocks
-        ids = [token for block in blocks for token in block.ids]
-        places = [
-            block.start + depth
-            for block in blocks
-            for depth in (range(len(block.ids)) if block.trie is None else block.trie.depths)
-        ]
-        asked = ((), ()) if at == "all" else np.unique(np.asarray(at), return_inverse=True)
-        ids_N, positions_N, wanted_W, order_M = to_device(self.device, ids, places, *asked)
+        ids, positions = list[int](), list[int]()
+        for block in blocks:
+            # Branches of a trie are alternatives: tokens of equal depth have the same position in the text.
+            depths = range(len(block.ids)) if block.trie is None else block.trie.depths
+            ids += block.ids
+            positions += [block.start + depth for depth in depths]
+        # Each wanted token is computed once, in ascending order, however often and in whatever order it is asked for.
+        ascending, order = np.array([], dtype=int), np.array([], dtype=int)
+        if at != "all":
+            ascending, order = np.unique(np.asarray(at), return_inverse=True)
+        ids_N, positions_N, wanted_W, order_M = to_device(self.device, ids, positions, ascending, order)
         attend = self._attention(blocks, caches)
+        wanted = None if at == "all" else wanted_W
         with torch.set_grad_enabled(torch.is_grad_enabled() and caches is None):
-            wanted = None if at == "all" else wanted_W
             hidden_WD = hidden_states(self.core, ids_N, positions_N, attend, wanted, self.walk)
-        runs = [block for block in blocks if block.trie is None]
+        runs = [block for block in blocks if block.trie is None]  # only the chosen branch of a trie would be kept
         for block, cache in zip(runs, caches or (), strict=False):
             cache.ids += block.ids
         self.lm.counters.passes += 1
         self.lm.counters.encoded += len(ids_N)
-        self.lm.counters.reused += sum(packing.lengths()) - sum(len(block.ids) for block in runs)
-        self.lm.counters.pairs += sum(n * block.start + n * (n + 1) // 2 for block in blocks if (n := len(block.ids)))
-        return hidden_WD if wanted is None else hidden_WD[order_M]
+        self.lm.counters.reused += sum(packing.lengths())
+        for block in blocks:
+            n = len(block.ids)
+            self.lm.counters.pairs += n * block.start + n * (n + 1) // 2
+            if block.trie is None:
+                self.lm.counters.reused -= n
+        if wanted is None:
+            return hidden_WD
+        return hidden_WD[order_M]
 
     def _attention(self, blocks: Sequence[Block], caches: Sequence[KVCache] | None) -> Attend:
         """Choose the implementation of attention for the blocks of a pass."""
@@ -118,8 +129,8 @@ class PackedBackend:
         """
         packing = pack(prompts)
         if self.lm.shortcuts.batched:
-            apart_tokens = sum(map(len, prompts))
-            if sum(len(block.ids) for block in packing.blocks) > apart_tokens * WORTH_SHARING:
+            tokens, tokens_apart = sum(len(block.ids) for block in packing.blocks), sum(map(len, prompts))
+            if tokens > tokens_apart * WORTH_SHARING:
                 return apart(prompts)
         return packing
 
@@ -132,13 +143,15 @@ class PackedBackend:
         """Read prompts in one pass. With caches, read them in passes of about `pass_tokens` new tokens."""
         if caches is None:
             packing = prompts if isinstance(prompts, Packing) else self.pack(prompts)
-            return self.encode(packing, packing.ends() if at == "ends" else at)
+            if at == "ends":
+                at = packing.ends()
+            return self.encode(packing, at)
         new = [len(prompt) - cache.match(prompt, REUSE) for prompt, cache in zip(prompts, caches, strict=True)]
-        found = []
+        ends = []
         for rows in portions(new, self.pass_tokens):
             packing = remainders(prompts[rows], caches[rows])
-            found.append(self.encode(packing, packing.ends(), caches[rows]))
-        return torch.cat(found)
+            ends.append(self.encode(packing, packing.ends(), caches[rows]))
+        return torch.cat(ends)
 
     def score(
         self,
@@ -154,13 +167,13 @@ class PackedBackend:
         Prompts are sorted first, so that common prefixes fall into the same pass.
         """
         if caches is None and not isinstance(prompts, Packing):
+            pack_prompts = self.pack if share else apart
             if not torch.is_inference_mode_enabled():
-                return self.score(self.pack(prompts) if share else apart(prompts), answers, scoring)
+                return self.score(pack_prompts(prompts), answers, scoring)
             order = sorted(range(len(prompts)), key=lambda i: prompts[i])
             rows, ends = [Tensor()] * len(prompts), [Tensor()] * len(prompts)
             for part in portions([len(prompts[i]) for i in order], self.pass_tokens):
-                together = [prompts[i] for i in order[part]]
-                packing = self.pack(together) if share else apart(together)
+                packing = pack_prompts([prompts[i] for i in order[part]])
                 logits_PA, hidden_PD = self.score(packing, [answers[i] for i in order[part]], scoring)
                 for i, row_A, end_D in zip(order[part], logits_PA, hidden_PD, strict=True):
                     rows[i], ends[i] = row_A, end_D
@@ -168,8 +181,9 @@ class PackedBackend:
         if scoring != "enumeration":
             return text_logits(self, prompts, answers, scoring, caches)
         hidden_PD = self.read(prompts, caches=caches)
-        labels = max(answers, key=lambda one: len(one.ids)).ids  # prompts with fewer actions use the first of these
-        (labels_A,) = to_device(self.device, [ids[0] for ids in labels])
+        # All prompts use the labels of the longest list. Those with fewer actions use the first of them.
+        longest = max(answers, key=lambda candidates: len(candidates.ids))
+        (labels_A,) = to_device(self.device, [ids[0] for ids in longest.ids])
         return self.logits(hidden_PD, labels_A).float(), hidden_PD
 
     def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -179,7 +193,9 @@ class PackedBackend:
             self.lm.counters.logits += logits.numel()
             return logits
         logits_NV = self._own_logits(hidden_ND)
-        return logits_NV if rows is None else logits_NV[:, rows]
+        if rows is None:
+            return logits_NV
+        return logits_NV[:, rows]
 
     def token_logits(self, hidden_RD: Tensor, where_E: Tensor, tokens_E: Tensor) -> Tensor:
         """Compute logits (E,) in float32 of the tokens `tokens_E` after the hidden states `hidden_RD[where_E]`."""
@@ -205,18 +221,22 @@ class PackedBackend:
         draft_model: DraftModel | None = None,
     ) -> list[Written]:
         """Continue all prompts together, each until its own end."""
-        limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
-        caches = [KVCache() for _ in prompts] if caches is None else caches
-        rows = [
-            _Row(limit, generator, "".join(map(chr, prompt)) if draft_model else "", [prompt[-1]])
-            for prompt, limit, generator in zip(prompts, limits, generators, strict=True)
-        ]
+        limits = max_new_tokens
+        if isinstance(limits, int):
+            limits = [limits] * len(prompts)
+        if caches is None:
+            caches = [KVCache() for _ in prompts]
+        rows = []
+        for prompt, limit, generator in zip(prompts, limits, generators, strict=True):
+            text = "".join(map(chr, prompt)) if draft_model else ""  # the draft model searches tokens as characters
+            rows.append(_Row(limit, generator, text, [prompt[-1]]))
         hidden_ND = self.read(prompts, caches=caches)
         attend = DecodingAttention(caches, max(limits, default=0), self.device, self.lm.shortcuts.batched)
         writing = rows
         while writing:
             self._draw(self.logits(hidden_ND).float(), writing, draw)
             stay = [slot for slot, row in enumerate(writing) if not row.done]
+            # Keys and values of rejected guesses are dropped, and those of finished texts with them.
             attend.keep([row.kept for row in writing], stay)
             if draft_model is not None:
                 for row in writing:
@@ -227,6 +247,7 @@ class PackedBackend:
             for row in writing:
                 if draft_model is not None:
                     row.draft = draft_model.draft(row.prompt, row.text, row.limit - len(row.ids) - 1)
+                # The last token was drawn but not read yet, so the next pass reads it with the guesses after it.
                 row.pending, row.kept = [row.ids[-1], *map(ord, row.draft.tokens)], 0
             ids_N, positions_N = attend.advance([row.pending for row in writing])
             hidden_ND = hidden_states(self.core, ids_N, positions_N, attend, None, self.walk)
@@ -243,13 +264,15 @@ class PackedBackend:
         slow, all are drawn at once (`_ahead`).
         """
         starts = [0, *accumulate(len(row.pending) for row in rows)]
-        states = [row.generator.bit_generator.state for row in rows] if self.lm.shortcuts.batched else []
-        ahead = self._ahead(logits_NV, rows, draw) if states else []
+        states, ahead = [], list[tuple[int, float]]()
+        if self.lm.shortcuts.batched:
+            states = [row.generator.bit_generator.state for row in rows]
+            ahead = self._ahead(logits_NV, rows, draw)
         going, depth = list(range(len(rows))), 0
         while going:
             at = [starts[slot] + depth for slot in going]
             if ahead:
-                drawn = [ahead[place] for place in at]
+                drawn = [ahead[index] for index in at]
             else:
                 logits_BV = logits_NV if len(at) == len(logits_NV) else logits_NV[at]
                 tokens_B, logp_B = draw(logits_BV, [rows[slot].generator for slot in going])

@@ -96,67 +96,79 @@ class LanguagePlayer(Generic[Key, Result]):
 
     def __init__(self, lm: LanguageModel, sampling: Sampling, memory: int, cache: int) -> None:
         self.lm, self.sampling, self.memory = lm, sampling, memory
-        # On GPUs, caches are copied into padded batches, which takes memory too.
-        working = WORKING // (3 if lm.shortcuts.batched else 1)
+        working = WORKING
+        if lm.shortcuts.batched:
+            working //= 3  # on GPUs, caches are copied into padded batches, which takes memory too
         self.activation_bytes = lm.activation_bytes
         self.backend, self.pool = lm.backend, KVCachePool(lm.token_bytes, cache, working)
         self.lookups = self.hits = 0
         self._mixed = is_mixed(lm.device, lm.mixed_play)
         self._results: OrderedDict[Key, Result] = OrderedDict()
-        self._opened = KVCache()
+        self._shared_prefix = KVCache()
 
     def clear_cache(self) -> None:
         """Drop all cached results and KV caches. Call this when the weights have changed."""
         self._results.clear()
         self.pool.clear()
-        self._opened = KVCache()
+        self._shared_prefix = KVCache()
 
-    def recall(
+    def cached_results(
         self, keys: Sequence[Key], episodes: Sequence[LiveEpisode], tokens: Sequence[int], remember: bool
     ) -> list[Result]:
-        """Return the result of each key: cached if it is known, else computed.
+        """Return the result of each key: from the cache if it is there, else computed.
 
         Args:
             tokens: for each key, the largest number of tokens that its KV cache may come to hold.
             remember: True if equal keys have equal results. Otherwise each key is computed for its own episode.
         """
         self.lookups += len(keys)
-        found = {key: self._results[key] for key in keys if remember and key in self._results}
-        asked = list(range(len(keys)))
-        if remember:
-            asked = list({key: i for i, key in enumerate(keys) if key not in found}.values())
-            self.hits += len(keys) - len(asked)
-        new, playing = [keys[i] for i in asked], [episodes[i] for i in asked]
-        packed, results = self.keeps and self.lm.shortcuts.packed, list[Result]()
-        growing = [packed and self.pool.limit > 0 and bool(episode.observation.history) for episode in playing]
-        with torch.inference_mode(), torch.autocast(self.lm.device.type, torch.bfloat16, enabled=self._mixed):
-            if not packed or (self.packs and not any(growing) and self.lm.chat is None):
-                results = self._compute(new, playing, None) if new else []
-            else:
-                for rows, caches in self.pool.lend(playing, [tokens[i] for i in asked], growing):
-                    if self.lm.chat is not None:
-                        self._open([self.prompt_in(key) for key in new[rows]], caches)
-                    results += self._compute(new[rows], playing[rows], caches)
         if not remember:
-            return results
-        found.update(zip(new, results, strict=True))
-        for key, result in found.items():
+            return self._compute_all(keys, episodes, tokens)
+        results = {key: self._results[key] for key in keys if key in self._results}
+        missing: dict[Key, int] = {}  # equal keys of several episodes are computed once, for the last of them
+        for i, key in enumerate(keys):
+            if key not in results:
+                missing[key] = i
+        self.hits += len(keys) - len(missing)
+        rows = list(missing.values())
+        computed = self._compute_all(list(missing), [episodes[i] for i in rows], [tokens[i] for i in rows])
+        results.update(zip(missing, computed, strict=True))
+        for key, result in results.items():
             self._results[key] = result
             self._results.move_to_end(key)
         while len(self._results) > self.memory:
             self._results.popitem(last=False)
-        return [found[key] for key in keys]
+        return [results[key] for key in keys]
 
-    def _open(self, prompts: Sequence[Ids], caches: Sequence[KVCache]) -> None:
+    def _compute_all(self, keys: Sequence[Key], episodes: Sequence[LiveEpisode], tokens: Sequence[int]) -> list[Result]:
+        """Compute results, in as many calls as the memory for KV caches demands."""
+        if not keys:
+            return []
+        packed = self.keeps and self.lm.shortcuts.packed
+        # A cache pays if the next prompt of the episode begins like this one, which a history makes likely.
+        keeping = packed and self.pool.limit > 0
+        growing = [keeping and bool(episode.observation.history) for episode in episodes]
+        with torch.inference_mode(), torch.autocast(self.lm.device.type, torch.bfloat16, enabled=self._mixed):
+            if not packed or (self.packs and not any(growing) and self.lm.chat is None):
+                return self._compute(keys, episodes, None)
+            results: list[Result] = []
+            for rows, caches in self.pool.lend(episodes, tokens, growing):
+                if self.lm.chat is not None:
+                    self._copy_shared_prefix([self.prompt_in(key) for key in keys[rows]], caches)
+                results += self._compute(keys[rows], episodes[rows], caches)
+            return results
+
+    def _copy_shared_prefix(self, prompts: Sequence[Ids], caches: Sequence[KVCache]) -> None:
         """Warm empty caches: encode the first prompt once, and copy the prefix that each prompt shares with it.
 
         All prompts of a chat begin with the same instructions, and often with more, such as a map.
         """
-        if not self._opened.ids:
-            self.backend.read(prompts[:1], caches=[self._opened])
+        if not self._shared_prefix.ids:
+            self.backend.read(prompts[:1], caches=[self._shared_prefix])
         for prompt, cache in zip(prompts, caches, strict=True):
-            if not cache.ids and (shared := shared_length(prompt, self._opened.ids)) >= REUSE:
-                cache.copy(self._opened, shared)
+            # Caches that hold tokens already belong to episodes in progress, and share more with their own past.
+            if not cache.ids and (shared := shared_length(prompt, self._shared_prefix.ids)) >= REUSE:
+                cache.copy(self._shared_prefix, shared)
 
     def prompt_in(self, key: Key) -> Ids:
         """Return the tokens of a key's prompt."""
@@ -205,24 +217,36 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
 
     def answers(self, actions: Actions) -> Answers:
         """Return the tokens of each action's answer: its label, in the order of listing, or its text."""
-        key = len(actions) if self.scoring == "enumeration" else actions
+        # Labels depend on the number of actions only, so most steps share an entry.
+        key = len(actions) if self.packs else actions
         if key not in self._answers:
-            if self.scoring == "enumeration":
-                enough = len(actions) <= len(self._labels.token_ids)
-                labels = self._labels if enough else self.labels(len(actions))  # raises an error that says why
-                made = Answers(tuple((token,) for token in labels.token_ids[: len(actions)]), (1,) * len(actions))
-            else:
-                space, before = ("", self._opening) if self._opening else (" ", IN_WORDS)
-                ids = tuple((*self.lm.encode(space + action, before), self.lm.end) for action in actions)
-                made = Answers(ids, tuple(max(1, len(action.split())) for action in actions))
             if len(self._answers) >= max(1, self.memory):
                 self._answers.clear()
-            self._answers[key] = made
+            self._answers[key] = self._labelled(len(actions)) if self.packs else self._in_words(actions)
         return self._answers[key]
+
+    def _labelled(self, count: int) -> Answers:
+        """Return the tokens of the first `count` labels."""
+        labels = self._labels
+        if count > len(labels.token_ids):
+            labels = self.labels(count)  # raises an error that says why there are too few
+        return Answers(tuple((token,) for token in labels.token_ids[:count]), (1,) * count)
+
+    def _in_words(self, actions: Actions) -> Answers:
+        """Return the tokens of the actions' texts, each with its end."""
+        # A chat template ends with a line break. Elsewhere a space separates the answer from the prompt's last word.
+        space, before = ("", self._opening) if self._opening else (" ", IN_WORDS)
+        ids, words = list[Ids](), list[int]()
+        for action in actions:
+            ids.append((*self.lm.encode(space + action, before), self.lm.end))
+            words.append(max(1, len(action.split())))
+        return Answers(tuple(ids), tuple(words))
 
     def action_tokens(self, actions: Actions) -> Ids:
         """Return the tokens read after a prompt to score the actions: none for labels, else the tokens of all texts."""
-        return () if self.packs else tuple(chain.from_iterable(self.answers(actions).ids))
+        if self.packs:
+            return ()
+        return tuple(chain.from_iterable(self.answers(actions).ids))
 
     def prompt(self, observation: Observation, reflection: str | None, order: Sequence[int] = ()) -> Ids:
         """Return the token ids of the prompt for a choice.
@@ -231,14 +255,15 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
             order: for each label, the index of its action; empty for the environment's order.
         """
         answers = self.answers(observation.actions)
-        if self.scoring != "enumeration":
+        if not self.packs:
             return tokenize(self.lm, words_prompt(observation, reflection), reserve=max(map(len, answers.ids)))
         history, rest = policy_prompt(observation, reflection, self._labels.texts, order)
         return tokenize(self.lm, Prompt(history, rest + self._labels.gap))
 
     def answer(self, actions: Actions, action: int, label: int) -> Ids:
         """Return the tokens that choose an action that is listed under label number `label`."""
-        return self.answers(actions).ids[label if self.scoring == "enumeration" else action]
+        index = label if self.packs else action
+        return self.answers(actions).ids[index]
 
     def logits(self, prompts: Sequence[Ids], actions: Sequence[Actions]) -> tuple[Tensor, Tensor]:
         """Compute logits (P, A) of each prompt's actions, and hidden states (P, D) after it. Gradients flow.
@@ -257,38 +282,48 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         """
         orders, questions, tokens = [], list[Question](), []
         for episode in episodes:
-            actions = episode.observation.actions
-            order = tuple(episode.rng.permutation(len(actions)).tolist()) if self.shuffle_labels else ()
-            reflection = next((turn.text for turn in episode.turns if turn.choice is None), None)
-            ids = self.prompt(episode.observation, reflection, order)
+            actions, order = episode.observation.actions, tuple[int, ...]()
+            if self.shuffle_labels:
+                order = tuple(episode.rng.permutation(len(actions)).tolist())
+            ids = self.prompt(episode.observation, episode.reflection, order)
             orders.append(order)
             questions.append((ids, actions))
-            tokens.append(len(ids) + (0 if self.packs else sum(map(len, self.answers(actions).ids))))
-        turns, found = [], self.recall(questions, episodes, tokens, remember=self.memory > 0)
-        for episode, order, (_, actions), logits in zip(episodes, orders, questions, found, strict=True):
-            scaled = logits / (self.sampling.temperature or 1.0)
-            logp = scaled - np.logaddexp.reduce(scaled)
-            probs = np.exp(logp)
-            uniform = episode.rng.random() * probs.sum()
-            sampled = min(int(np.searchsorted(np.cumsum(probs), uniform, side="right")), len(probs) - 1)
-            label = int(np.argmax(logp)) if self.sampling.temperature == 0 else sampled
-            choice, listed = order[label] if order else label, probs
-            if order:
-                listed = np.empty_like(probs)
-                listed[list(order)] = probs
-            turn = Turn(
-                "policy",
-                actions[choice],
-                choice=choice,
-                order=order,
-                probs=tuple(round(float(p), 6) for p in listed),
-                token_ids=self.answers(actions).ids[label if self.packs else choice],
-                logprobs=(float(logp[label]),),
-                entropy=float(-(probs * logp).sum()),
-                sampling=self.sampling,
-            )
-            turns.append(turn)
-        return turns
+            tokens.append(len(ids) + len(self.action_tokens(actions)))
+        logits = self.cached_results(questions, episodes, tokens, remember=self.memory > 0)
+        return [
+            self._choose(question, order, logits_A, episode.rng)
+            for question, order, logits_A, episode in zip(questions, orders, logits, episodes, strict=True)
+        ]
+
+    def _choose(
+        self, question: Question, order: tuple[int, ...], logits_A: np.ndarray, rng: np.random.Generator
+    ) -> Turn:
+        """Draw an action from the logits of a prompt's actions, which are in the order of listing."""
+        prompt_ids, actions = question
+        logits_A = logits_A / (self.sampling.temperature or 1.0)
+        logp_A = logits_A - np.logaddexp.reduce(logits_A)
+        probs_A = np.exp(logp_A)
+        # The sum may differ from 1 by rounding, and the drawn label must not be one past the end.
+        uniform = rng.random() * probs_A.sum()
+        label = min(int(np.searchsorted(np.cumsum(probs_A), uniform, side="right")), len(probs_A) - 1)
+        if self.sampling.temperature == 0:
+            label = int(np.argmax(logp_A))
+        choice, probs_of_actions = label, probs_A
+        if order:
+            choice, probs_of_actions = order[label], np.empty_like(probs_A)
+            probs_of_actions[list(order)] = probs_A
+        return Turn(
+            "policy",
+            actions[choice],
+            choice=choice,
+            order=order,
+            probs=tuple(round(float(p), 6) for p in probs_of_actions),
+            token_ids=self.answer(actions, choice, label),
+            logprobs=(float(logp_A[label]),),
+            entropy=float(-(probs_A * logp_A).sum()),
+            sampling=self.sampling,
+            prompt_ids=prompt_ids,
+        )
 
     def prompt_in(self, key: Question) -> Ids:
         """Return the prompt without the actions."""
@@ -299,11 +334,15 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
     ) -> list[np.ndarray]:
         """Compute logits of the listed actions."""
         prompts, answers = [ids for ids, _ in keys], [self.answers(actions) for _, actions in keys]
-        found, _ = self.backend.score(prompts, answers, self.scoring, caches, share=self.memory > 0)
-        rows = [row[: len(one.ids)] for row, one in zip(found.cpu(), answers, strict=True)]
-        if not all(row.isfinite().all() for row in rows):
-            raise UserError("the policy's logits are not finite: its weights are broken (a learning rate too high?)")
-        return [row.double().numpy() for row in rows]
+        logits_PA, _ = self.backend.score(prompts, answers, self.scoring, caches, share=self.memory > 0)
+        rows = []
+        for row_A, (_, actions) in zip(logits_PA.cpu(), keys, strict=True):
+            listed_A = row_A[: len(actions)]
+            if not listed_A.isfinite().all():
+                about = "its weights are broken (a learning rate too high?)"
+                raise UserError(f"the policy's logits are not finite: {about}")
+            rows.append(listed_A.double().numpy())
+        return rows
 
 
 class Reflector(LanguagePlayer[Ids, Written]):
@@ -330,15 +369,20 @@ class Reflector(LanguagePlayer[Ids, Written]):
         self.draft_model = DraftModel() if speculative else None
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        room = self.max_new_tokens
-        prompts = [tokenize(self.lm, reflector_prompt(episode.observation), reserve=room) for episode in episodes]
+        longest = self.max_new_tokens
+        prompts = [self.prompt(episode.observation) for episode in episodes]
+        # Only greedy texts are the same every time. The cache has room for the text and for rejected guesses.
         remember = self.memory > 0 and self.sampling.temperature == 0
-        written = self.recall(prompts, episodes, [2 * (len(ids) + room) for ids in prompts], remember)
+        written = self.cached_results(prompts, episodes, [2 * (len(ids) + longest) for ids in prompts], remember)
         texts = {ids: self.lm.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in dict(written)}
         return [
-            Turn("reflector", texts[ids], token_ids=ids, logprobs=logprobs, sampling=self.sampling)
-            for ids, logprobs in written
+            Turn("reflector", texts[ids], token_ids=ids, logprobs=logp, sampling=self.sampling, prompt_ids=prompt)
+            for prompt, (ids, logp) in zip(prompts, written, strict=True)
         ]
+
+    def prompt(self, observation: Observation) -> Ids:
+        """Return the token ids of the prompt for a reflection, which leaves room for the longest one."""
+        return tokenize(self.lm, reflector_prompt(observation), reserve=self.max_new_tokens)
 
     def prompt_in(self, key: Ids) -> Ids:
         """Return the key, which is the whole prompt."""

@@ -86,8 +86,6 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
     Raises:
         UserError: its own forward pass fails, or it is not a causal language model.
     """
-    if lm.shards is not None:  # its backbone was checked before it was sharded
-        return lm
     shortcuts, said = find_shortcuts(lm, name)
     tell(lm, name, said)
     return replace(lm, shortcuts=shortcuts)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from reflectrl.core.advice import is_typed, option
 from reflectrl.core.config import Recipe
+from reflectrl.core.config.values import without_removed
 from reflectrl.core.digests import digest_of
 from reflectrl.core.types import UserError
 
@@ -127,9 +128,8 @@ def defaults() -> Mapping[str, Any]:
 
 
 def _deciding(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings without `model.shard`, which changes how models are stored, not what is made."""
-    model = settings.get("model", {})
-    return {**settings, "model": {key: item for key, item in model.items() if key != "shard"}} if model else settings
+    """Return the settings without keys that no longer exist; folders of earlier versions still hold them."""
+    return {name: without_removed(value, f"{name}.") for name, value in settings.items()}
 
 
 def _changed(value: Any, default: Any) -> Any:

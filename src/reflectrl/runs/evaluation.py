@@ -21,7 +21,7 @@ from reflectrl.core.envs.pool import EnvPool
 from reflectrl.core.envs.teacher import ABILITIES
 from reflectrl.core.episodes import EpisodeLog, check_disjoint, drop_half_line, read_episodes
 from reflectrl.learn.curriculum import Curriculum
-from reflectrl.learn.exploration import Pay
+from reflectrl.learn.exploration import RewardShaping
 from reflectrl.models.labels import require_labels
 from reflectrl.runs.arms import BASE, chosen, played_model
 from reflectrl.runs.artifacts import Artifact
@@ -132,7 +132,7 @@ def check_env(recipe: Recipe) -> str:
         arm.rl is not None for arm in chosen(recipe.arms, recipe).values()
     ):  # these refuse what RL would fail at later
         Curriculum(env.stages, rl.curriculum, rl.updates, rl.gate)
-        Pay(rl, env)
+        RewardShaping(rl, env)
     if is_labelled(recipe) and (tasks := env.tasks("train")):
         require_labels(len(advance(env, tasks[0], None, 0).observation.actions))
     for stage in recipe.eval.stages:

@@ -18,8 +18,8 @@ KEYS = ("mixed_precision", "mixed_play")
 
 
 def auto_keys(model: ModelConfig) -> list[str]:
-    """Return the keys of [model] that are "auto"; none where models are divided, which no precision is mixed for."""
-    return [] if model.shard else [key for key in KEYS if getattr(model, key) == "auto"]
+    """Return the keys of [model] that are "auto"."""
+    return [key for key in KEYS if getattr(model, key) == "auto"]
 
 
 def decide(state: State, model: ModelConfig, graph: Graph) -> None:

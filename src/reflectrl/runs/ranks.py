@@ -91,15 +91,6 @@ class Ranks:
         except (RuntimeError, ValueError) as error:
             raise UserError(f"the processes of this launch do not find each other: {one_line(error)}") from error
 
-    def refuse_undivided(self, recipe: Recipe, graph: Graph) -> None:
-        """Raise UserError if models are to be sharded, but the first rank alone would train one of them."""
-        for artifact in graph.values() if recipe.model.shard else ():
-            if artifact.training and not is_shared(artifact):
-                about = (
-                    f"{artifact.key} is learned by the first process alone, which would have to hold the whole model"
-                )
-                raise UserError(f"model.shard: {about}; leave its arm out, or set model.shard = false")
-
     def make(self, context: Context, artifact: Artifact, tick: Tick) -> Timings:
         """Make an artifact, with all ranks together if its builder supports that. Called by the first rank."""
         if not is_shared(artifact):
@@ -210,11 +201,9 @@ def joined(recipe: Recipe) -> Iterator[Ranks | None]:
     """Yield the ranks of this launch, until the block ends on all of them; None if the process was started alone.
 
     Raises:
-        UserError: it was started alone, and models are to be sharded; or the ranks do not find each other.
+        UserError: the ranks do not find each other.
     """
     if launched()[1] == 1:
-        if recipe.model.shard:
-            raise UserError("model.shard divides a model among processes; start several with torchrun (docs/scale.md)")
         yield None
         return
     ranks = Ranks(recipe)

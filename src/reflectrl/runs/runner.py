@@ -28,8 +28,6 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
     with joined(recipe) as ranks:
         pipeline = pipeline_of(recipe)
         graph = pipeline.graph(recipe)
-        if ranks is not None:
-            ranks.refuse_undivided(recipe, graph)
         context = pipeline.begin(recipe, RunFolder(folder))
         silence()
         if ranks is not None and ranks.team.rank > 0:

@@ -32,12 +32,12 @@ from reflectrl.core.episodes import (
 from reflectrl.core.episodes import sft as sft_plain
 from reflectrl.learn.checkpoint import drop_state, write_folder, write_text
 from reflectrl.learn.examples import Example, choice_examples, reflection_examples
-from reflectrl.learn.online import Log, train_online
+from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.signal import doubt_about_success, most_actions, signal_of, ways_out
 from reflectrl.learn.signal import random_play as play_at_random
-from reflectrl.learn.trainer import Verdict
+from reflectrl.learn.trainer import Log, Verdict
 from reflectrl.learn.validation import evenly
 from reflectrl.models.labels import candidates, require_labels
 from reflectrl.models.load import LanguageModel, load_model

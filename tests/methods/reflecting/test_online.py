@@ -201,7 +201,7 @@ def test_a_killed_training_ends_with_the_same_weights(pair: Pair, tmp_path: Path
 
 
 def test_the_better_action_is_that_of_the_state(pair: Pair) -> None:
-    from reflectrl.learn.rollouts import flatten
+    from reflectrl.learn.steps import flatten
     from reflectrl.methods.reflecting.rollouts import better_actions, choice_gains
 
     policy, reflector = pair()

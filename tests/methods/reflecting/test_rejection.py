@@ -57,7 +57,7 @@ def test_what_is_kept_names_the_right_way(pair: Pair, judge: Any) -> None:
     policy, reflector = pair()
     rollouts = rollouts_of(policy, reflector, CONFIG, replace(SETTINGS, judge=judge))
     rollouts.collect(0, None)
-    episodes = rollouts.learned
+    episodes = rollouts.latest.learned
     places = draw_states(episodes, 4, 0)
     assert len({episodes[e].steps[i].observation for e, i in places}) == len(places) > 1
     drawn = draw_reflections(rollouts, places, 8, 0)
@@ -74,7 +74,7 @@ def test_where_all_reflections_do_alike_none_is_kept(pair: Pair) -> None:
     policy, reflector = pair()
     rollouts = rollouts_of(policy, reflector, CONFIG, SETTINGS)
     rollouts.collect(0, None)
-    episodes = rollouts.learned
+    episodes = rollouts.latest.learned
     drawn = draw_reflections(rollouts, [Place(0, 0)], 8, 0)
     level = {Place(0, 0): [Tried(0, 1, 2, 0.5), Tried(1, 1, 2, 0.5)]}
     assert keep_best(rollouts, episodes, drawn, level) == ([], [])

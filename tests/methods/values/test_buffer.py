@@ -12,7 +12,7 @@ import torch
 from reflectrl.core.players import RandomPlayer
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling, UserError
-from reflectrl.learn.rollouts import flatten
+from reflectrl.learn.steps import flatten
 from reflectrl.learn.trainer import weights_of
 from reflectrl.methods.values.buffer import END, TransitionBuffer
 from reflectrl.methods.values.features import choice_table, read_states
@@ -106,7 +106,7 @@ class TestTransitions:
         policy = Policy(tiny())
         first, second = filled(policy, played(4), size=9), TransitionBuffer(9, policy)
         second.load_state_dict(weights_of(first))
-        second.load_questions([[list(ids), list(actions)] for ids, actions in first.questions])  # as JSON has them
+        second.load([[list(ids), list(actions)] for ids, actions in first.questions])  # as JSON has them
         for buffer in (first, second):
             more = played(1, seed=50)
             buffer.add(flatten(policy, more, 1.0), more)

@@ -14,7 +14,7 @@ from reflectrl.core.envs import make
 from reflectrl.core.types import Episode, Step, Turn
 from reflectrl.serving.endpoints.client import Endpoint
 from reflectrl.serving.endpoints.config import EndpointConfig, JudgeConfig
-from reflectrl.serving.endpoints.judged import JudgedPay
+from reflectrl.serving.endpoints.judged import JudgedShaping
 from reflectrl.serving.endpoints.ranking import rank_episodes, transcript
 from tests.serving.endpoints.scripted import ChatServer
 
@@ -71,7 +71,7 @@ def test_a_standing_is_paid_at_the_end_beside_the_environment_or_alone() -> None
     episode = walk("right", "left")
     ranked = Episode(episode.task, episode.steps, False, True, 0, {"standing": 0.75})
     env, own = make({"name": "corridor"}), [step.reward for step in episode.steps]
-    beside, alone = (JudgedPay(JudgeConfig(2.0, instead), RLConfig(), env) for instead in (False, True))
+    beside, alone = (JudgedShaping(JudgeConfig(2.0, instead), RLConfig(), env) for instead in (False, True))
     assert beside(ranked).tolist() == pytest.approx([own[0], own[1] + 1.5])
     assert alone(ranked).tolist() == pytest.approx([0.0, 1.5])
     assert alone(episode).tolist() == pytest.approx([0.0, 1.0])  # not judged: in the middle

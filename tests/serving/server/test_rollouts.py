@@ -99,7 +99,7 @@ def learned(pair: tuple[Recipe, RunFolder], settings: RolloutsConfig | None = No
     def log(line: dict[str, Any]) -> None:
         metrics.append(line)
         if line["step"] < config.updates:
-            played.append([told(episode) for episode in rollouts.fresh])
+            played.append([told(episode) for episode in rollouts.latest.played])
 
     train_online(rollouts, config, 0, log)
     return played, metrics, policy_lm.weights()

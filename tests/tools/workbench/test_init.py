@@ -233,4 +233,7 @@ class TestNamingAProject:
 
 def test_the_templates_are_in_the_package() -> None:
     names = {path.name for path in files("reflectrl.tools.workbench").joinpath("templates").iterdir()}
-    assert names == {"environment.py.txt", "test.py.txt", "recipe.toml.txt", "README.md.txt"}
+    assert names == {
+        "environment.py.txt", "gym_environment.py.txt", "record.py.txt", "test.py.txt", "recipe.toml.txt",
+        "README.md.txt",
+    }  # fmt: skip

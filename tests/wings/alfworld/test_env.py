@@ -11,7 +11,7 @@ from reflectrl.core.envs import make
 from reflectrl.core.players import ExpertPlayer
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Task, UserError
-from reflectrl.learn.exploration import Pay
+from reflectrl.learn.exploration import RewardShaping
 from reflectrl.tools.workbench.check import check_text_env
 from reflectrl.wings.alfworld.env import AlfworldEnv
 from reflectrl.wings.alfworld.game import SHORT_NAMES, TYPES, Game, to_json
@@ -158,7 +158,7 @@ class TestPlaying:
 
     def test_what_it_reports_on_the_way_are_its_subgoals(self, store: str) -> None:
         env = AlfworldEnv(games=store)
-        pay = Pay(RLConfig(milestone_coef=0.4, gamma=1.0, milestone_at_horizon="kept"), env)
+        pay = RewardShaping(RLConfig(milestone_coef=0.4, gamma=1.0, milestone_at_horizon="kept"), env)
         [episode] = rollout([Job(task_of(env, "heat"), 0)], lambda: AlfworldEnv(games=store), ExpertPlayer())
         events = {event for step in episode.steps for event in step.events}
         assert episode.success and events == {*env.subgoals, "won"}

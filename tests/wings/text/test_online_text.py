@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.wings.text.learn.online_text import RunningScale, draw_prompts, train_online_text
-from reflectrl.wings.text.learn.text_batch import lengths_of, make_batch, token_advantages, token_logp, token_slices
+from reflectrl.wings.text.learn.text_batch import lengths_of, make_batch, token_advantages, token_slices
 from reflectrl.wings.text.learn.text_dataset import text_dataset
 from reflectrl.wings.text.learn.written import Written, write
 from reflectrl.wings.text.rewards import build
@@ -206,9 +205,8 @@ class TestStep:
         names = [name for name, _ in lm.model.named_parameters()]
         expected = dict(zip(names, torch.autograd.grad(2 * ratio * chosen[0] / 2, lm.parameters()), strict=True))
         assert max(float(grad.abs().max()) for grad in expected.values()) > 1e-3
-        read = partial(token_logp, lm, temperature=1.0)
         given = torch.tensor([8, 9]), old, torch.tensor([-2.0, 3.0]), torch.zeros(2)
-        batch = Batch([token_slices(lm, [row], 1)], read, *given)
+        batch = Batch([token_slices(lm, [row], 1, 1.0)], *given)
         moved, terms = gradient(lm, batch, replace(PLAIN, clip_coef=0.2))
         assert terms["policy_loss"] == pytest.approx((2 * ratio - 1.2 * 3) / 2, abs=1e-5)
         assert terms["clip_fraction"] == 0.5

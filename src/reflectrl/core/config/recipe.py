@@ -93,9 +93,6 @@ class ModelConfig:
     compile: bool = False
     """Let torch.compile fuse the operations of layers other than attention. Meant for GPUs, where every small operation
     is a kernel launch. On a CPU, it takes a minute at the start and saves nothing."""
-    shard: bool = False
-    """Shard each model over the processes of a launch by torchrun, for models that do not fit one GPU. All processes
-    then make every pass together ([scale.md](scale.md))."""
     trust_remote_code: Annotated[bool, NeedsTrust("code")] = False
     """Let a hub model bring code of its own. Leave it off unless you have read that code. In a file, it has to be
     trusted ([trust.md](trust.md))."""
@@ -133,16 +130,8 @@ class ModelConfig:
         if self.frozen_layers and (self.lora_rank or "scratch" in self.sources):
             about = "'frozen_layers' is for pretrained models that learn without adapters"
             return f"{about}: set it to 0, or 'lora_rank' to 0 and 'source' to such a model"
-        if self.frozen_layers and self.shard:
-            return "'shard' trains every weight: with it 'frozen_layers' must be 0"
-        if self.shard and self.quantisation != "none":
-            return f"'shard' divides whole numbers; with it 'quantisation' must be none, not {self.quantisation}"
-        if self.shard and self.backend == "packed":
-            return "'shard' runs on the plain backend; with it 'backend' must be auto or plain"
-        if self.compile and (self.shard or self.backend == "plain"):
-            return "'compile' is for the packed engine; with it 'backend' must be auto or packed, and 'shard' false"
-        if self.shard and "on" in (self.mixed_precision, self.mixed_play):
-            return "'shard' computes in the precision of the weights: set 'dtype', and no mixed precision"
+        if self.compile and self.backend == "plain":
+            return "'compile' is for the packed engine; with it 'backend' must be auto or packed"
         return None
 
 

@@ -30,6 +30,9 @@ RENAMED = {
 }
 """Old names of keys, and of values (as pairs of key and value). They are refused with a message that gives the new
 name."""
+REMOVED: dict[str, Any] = {"model.shard": False}
+"""Keys that no longer exist, with their old defaults. Run folders and exported agents of earlier versions hold them, so
+the old default is read over. Any other value is refused as an unknown key."""
 CHECKED = (bool, int, float, str)
 """Parameter types of plug-ins that are checked, beside `Literal` and tuples. Other types accept any value."""
 
@@ -72,7 +75,7 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = 
     hints = {name: types[name] for name in fields} | brought
     data = typing.cast(Any, kind).completed(data) if hasattr(kind, "completed") else data
     values: dict[str, Any] = {}
-    for key, value in data.items():
+    for key, value in without_removed(data, prefix).items():
         if key not in hints:
             near = _new_name(prefix + key) or suggestion(key, hints)
             raise UserError(f"{where}: unknown key {prefix + key!r}{near}")
@@ -84,6 +87,15 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = 
     if problem:
         raise UserError(f"{where}: {f'[{prefix[:-1]}] ' if prefix else ''}{problem}")
     return built
+
+
+def without_removed(section: Any, prefix: str) -> Any:
+    """Return a section without keys that no longer exist, if they have their old defaults; other values unchanged."""
+    if not isinstance(section, Mapping):
+        return section
+    removed = {key.removeprefix(prefix): default for key, default in REMOVED.items() if key.startswith(prefix)}
+    dropped = [key for key, default in removed.items() if section.get(key) == default]
+    return {key: value for key, value in section.items() if key not in dropped} if dropped else section
 
 
 def convert(hint: Any, value: Any, where: str, key: str) -> Any:

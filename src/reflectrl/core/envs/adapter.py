@@ -52,6 +52,9 @@ class GymTextEnv(TextEnv):
             or the number of names does not match.
     """
 
+    not_saved: tuple[str, ...] = ()
+    """Attributes of a subclass that `begin` and `describe` make again, left out of copies for other processes."""
+
     def __init__(
         self,
         id: str,
@@ -160,7 +163,7 @@ class GymTextEnv(TextEnv):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the wrapped environment, which may not be picklable. `__setstate__` replays the episode."""
-        return {key: value for key, value in self.__dict__.items() if key != "_wrapped"}
+        return {key: value for key, value in self.__dict__.items() if key not in ("_wrapped", *self.not_saved)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Make the wrapped environment again, and go back to the same point of the episode."""

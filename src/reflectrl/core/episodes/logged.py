@@ -25,4 +25,6 @@ def with_reflections(episodes: Iterable[Episode]) -> Iterator[Episode]:
 
 
 def _acting(step: Step) -> Step:
-    return replace(step, turns=tuple(turn for turn in step.turns if turn.choice is not None))
+    # The prompt that was read contains the reflection, so it is not the prompt of the step without it.
+    turns = (replace(turn, prompt_ids=()) for turn in step.turns if turn.choice is not None)
+    return replace(step, turns=tuple(turns))

@@ -18,6 +18,10 @@ from reflectrl.core.types import Episode, Step
 SCHEMA = 2
 """Version of the schema. Version 2 renamed a step's `lesson` to `label`. Lines of version 1 can still be read."""
 
+UNSAVED = ("prompt_ids", "cut_off")
+"""Attributes that stay in memory. Another model would read another prompt, so a file must not fix it. The point at
+which an episode was cut off serves a critic, which learns from fresh episodes."""
+
 
 def to_line(episode: Episode) -> str:
     """Write an episode as one JSON line, without the line break. The last key is a checksum of everything before.
@@ -25,8 +29,13 @@ def to_line(episode: Episode) -> str:
     Raises:
         ValueError: a number is not finite, so JSON cannot express it.
     """
-    data = {"schema": SCHEMA, **vars(episode)}
-    return seal(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=vars))
+    data = {"schema": SCHEMA, **_saved(episode)}
+    return seal(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_saved))
+
+
+def _saved(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object that are written."""
+    return {name: item for name, item in vars(value).items() if name not in UNSAVED}
 
 
 def from_line(line: str) -> Episode:
@@ -77,7 +86,8 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     """Return a function that converts a JSON value to a value of this type, or raises ValueError."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return partial(_read_object, hint, {name: _reader(h) for name, h in typing.get_type_hints(hint).items()})
+        hints = typing.get_type_hints(hint)
+        return partial(_read_object, hint, {name: _reader(h) for name, h in hints.items() if name not in UNSAVED})
     if origin is tuple:
         return partial(_read_list, _reader(arguments[0]))
     if origin in (typing.Union, types.UnionType):  # X | None, or Literal[...] | None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,9 +23,8 @@ from reflectrl.core.types import Episode, Observation, UserError, named_seed
 from reflectrl.learn.examples import ACTIVATIONS
 from reflectrl.learn.losses import restricted_log_softmax
 from reflectrl.learn.optim import make_optimizers
-from reflectrl.learn.trainer import Trainer, cosine
+from reflectrl.learn.trainer import Log, Trainer, cosine
 from reflectrl.methods.distill.config import DistillConfig
-from reflectrl.models.machine import release_memory
 from reflectrl.models.players import Policy
 from reflectrl.models.sharing import portions
 
@@ -71,7 +70,7 @@ def train_distilled(
     config: DistillConfig,
     sft: SFTConfig,
     seed: int,
-    log: Callable[[dict[str, Any]], None],
+    log: Log,
     evaluate: Callable[[], dict[str, float]],
     state_folder: Path | None = None,
 ) -> None:
@@ -87,8 +86,8 @@ def train_distilled(
     lm = policy.lm
     trainer = Trainer(lm, make_optimizers(lm, sft), sft.max_grad_norm, state_folder)
     if trainer.resumed is None:
-        _evaluate(trainer, policy, evaluate, log)
-    while trainer.step < config.steps:
+        _evaluate(trainer, policy, evaluate, log)  # the first weights are a candidate
+    while not trainer.has_ended(config.steps):
         trainer.set_rate(cosine(trainer.step, config.steps, sft.warmup))
         torch.manual_seed(named_seed(seed, "dropout", trainer.step))  # anew at each step, as after a kill
         rng, total = np.random.default_rng(named_seed(seed, "distill", trainer.step)), 0.0
@@ -106,16 +105,12 @@ def train_distilled(
     policy.clear_cache()
 
 
-def _evaluate(
-    trainer: Trainer, policy: Policy, evaluate: Callable[[], dict[str, float]], log: Callable[[dict[str, Any]], None]
-) -> None:
+def _evaluate(trainer: Trainer, policy: Policy, evaluate: Callable[[], dict[str, float]], log: Log) -> None:
     """Evaluate and log the policy, keep its weights if they are the best so far, and save the state."""
     policy.clear_cache()
     scores = evaluate()
-    release_memory()
-    log({"step": trainer.step, **(trainer.means() if trainer.step else {}), **scores})
-    trainer.keep_if_best([scores["eval_success"], scores["eval_return"]])
-    trainer.save(logged=trainer.step)
+    means = trainer.means() if trainer.step else {}
+    trainer.checkpoint(means | scores, [scores["eval_success"], scores["eval_return"]], log)
 
 
 def _loss(policy: Policy, rows: Sequence[Target], rng: np.random.Generator) -> Tensor:

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +32,8 @@ from reflectrl.core.teach.outcomes import best_of, outcome_text, outcomes
 from reflectrl.core.types import Episode, UserError, named_seed
 from reflectrl.learn.batch import Batch
 from reflectrl.learn.losses import categorical_kl
-from reflectrl.learn.rollouts import EpisodeRollouts, flatten, policy_pass
+from reflectrl.learn.rollouts import EpisodeRollouts
+from reflectrl.learn.steps import Steps, flatten, policy_pass
 from reflectrl.learn.value import ValueHead
 from reflectrl.methods.hindsight.arms import HindsightConfig
 from reflectrl.models.players import Policy
@@ -148,7 +148,7 @@ class HindsightRollouts(EpisodeRollouts):
 
     def collect(self, update: int, critic: ValueHead | None) -> Batch:
         batch = super().collect(update, critic)
-        texts = [text for episode in self.learned for text in self.texts(episode)]
+        texts = [text for episode in self.latest.learned for text in self.texts(episode)]
         teacher_NA, gates_N, metrics = self.taught(batch, texts)
         batch.auxiliary = partial(self.auxiliary, teacher_NA, gates_N)
         batch.metrics |= metrics
@@ -173,8 +173,9 @@ class HindsightRollouts(EpisodeRollouts):
             The teacher's log-probabilities [N, A], the gates [N], and metrics: the share of steps that learn, and the
             mean gain of the actions taken.
         """
-        policy, steps = self.policy, flatten(self.policy, self.learned, self.config.gamma, self.paid)
-        orders = [step.choice.order if step.choice else () for episode in self.learned for step in episode.steps]
+        policy, learned = self.policy, self.latest.learned
+        steps = flatten(policy, learned, self.config.gamma, self.shaping)
+        orders = [step.choice.order if step.choice else () for episode in learned for step in episode.steps]
         informed = [
             policy.prompt(seen, text, order) if text is not None else prompt
             for seen, text, order, prompt in zip(steps.observations, texts, orders, steps.prompts, strict=True)
@@ -183,13 +184,13 @@ class HindsightRollouts(EpisodeRollouts):
         teacher_NA = self.scored(with_text)
         chosen_N1 = steps.labels_N[:, None]
         gains_N = (teacher_NA.gather(1, chosen_N1) - without_NA.gather(1, chosen_N1))[:, 0]
-        won_N = torch.tensor([float(episode.success) for episode in self.learned for _ in episode.steps])
+        won_N = torch.tensor([float(episode.success) for episode in learned for _ in episode.steps])
         written_N = torch.tensor([float(text is not None) for text in texts])
         gates_N = written_N * GATES[self.settings.gate](gains_N, batch.advantages_N, won_N)
         gain = float((gains_N * written_N).sum() / written_N.sum().clamp(min=1))
         return teacher_NA, gates_N, {"hindsight_share": float(gates_N.mean()), "hindsight_gain": gain}
 
-    def scored(self, steps: Any) -> Tensor:
+    def scored(self, steps: Steps) -> Tensor:
         """Return log-probabilities [N, A] of all steps, computed in passes of `rl.minibatch` steps."""
         width = max(map(len, steps.actions))
         logp_NA = torch.full((len(steps), width), -torch.inf)

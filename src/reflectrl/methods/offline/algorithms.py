@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reflectrl.core import distributed
+from reflectrl.core.distributed import ALONE, Team
 from reflectrl.core.types import UserError
 from reflectrl.methods.offline import losses
 from reflectrl.methods.offline.completions import Dataset
@@ -161,7 +161,9 @@ def losses_of(
 
 
 @torch.no_grad()
-def mean_loss(data: Dataset, cache: ReferenceCache, items: Sequence[Item], config: OfflineConfig) -> float:
+def mean_loss(
+    data: Dataset, cache: ReferenceCache, items: Sequence[Item], config: OfflineConfig, team: Team = ALONE
+) -> float:
     """Return the algorithm's mean loss over items, by which checkpoints are compared.
 
     Weights that depend on the policy are replaced by constant ones (`UNMOVED`). They grow as completions become more
@@ -169,5 +171,8 @@ def mean_loss(data: Dataset, cache: ReferenceCache, items: Sequence[Item], confi
     """
     size = config.batch_size
     config = replace(config, algorithm=UNMOVED.get(config.algorithm, config.algorithm))
-    parts = (items[start : start + size] for start in distributed.mine(range(0, len(items), size)))
-    return distributed.total(sum(float(losses_of(data, cache, part, config)[0].sum()) for part in parts)) / len(items)
+    own = 0.0
+    for start in team.part(range(0, len(items), size)):
+        loss_N, _ = losses_of(data, cache, items[start : start + size], config)
+        own += float(loss_N.sum())
+    return team.total(own) / len(items)

@@ -24,14 +24,14 @@ from reflectrl.core.episodes import (
 from reflectrl.core.teach import Demonstration
 from reflectrl.core.types import Sampling, named_seed
 from reflectrl.learn.checkpoint import drop_state, write_folder, write_text
-from reflectrl.learn.rollouts import flatten
-from reflectrl.learn.trainer import Verdict
+from reflectrl.learn.steps import flatten
+from reflectrl.learn.trainer import Log, Verdict
 from reflectrl.learn.validation import evaluate_policy, evenly, success_rate
 from reflectrl.methods.offline.arms import MODELS, Offline
 from reflectrl.methods.offline.completions import Dataset, step_dataset
 from reflectrl.methods.offline.config import LogAlgorithm, OfflineConfig, offline_settings
 from reflectrl.methods.offline.expert_iteration import play, train_expert_iteration
-from reflectrl.methods.offline.learn import Log, train_offline
+from reflectrl.methods.offline.learn import train_offline
 from reflectrl.methods.offline.reference_cache import Outcomes, ReferenceCache, cached_reference, score_reference
 from reflectrl.methods.offline.target_return import target_return_player, with_target_returns
 from reflectrl.methods.offline.utterance_critic import cached_critic

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from reflectrl.core.episodes import task_key
 from reflectrl.core.types import Episode, UserError
-from reflectrl.learn.rollouts import flatten, policy_pass
+from reflectrl.learn.steps import flatten, policy_pass
 from reflectrl.methods.offline.config import OfflineConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy

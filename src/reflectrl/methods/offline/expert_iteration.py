@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,10 +17,10 @@ from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.episodes import successes
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Task, named_seed
-from reflectrl.learn.trainer import Trainer
+from reflectrl.learn.trainer import Log, Trainer
 from reflectrl.methods.offline.completions import step_dataset
 from reflectrl.methods.offline.config import OfflineConfig
-from reflectrl.methods.offline.learn import Evaluate, Log, train_offline
+from reflectrl.methods.offline.learn import Evaluate, train_offline
 from reflectrl.methods.offline.reference_cache import score_reference
 from reflectrl.models.players import Policy
 
@@ -43,23 +44,27 @@ def train_expert_iteration(
     """
     trainer = Trainer(policy.lm, (), folder=state_folder, keep_best=False)  # its steps are rounds
     share = -(-config.steps // config.rounds)
-    while trainer.step < config.rounds:
-        begun = trainer.step * share
+    while not trainer.has_ended(config.rounds):
         played = play(policy, make_env, tasks, config.round_episodes, named_seed(seed, "round", trainer.step))
-        if won := successes(played):
-            data, rate = step_dataset(policy, won, config), len(won) / len(played)
-
-            def note(metrics: dict[str, float], begun: int = begun, rate: float = rate) -> None:
-                if metrics["step"] or not begun:
-                    log({**metrics, "step": begun + metrics["step"], "played_success": rate})
-
-            settings, cache = (
-                replace(config, algorithm="nll", steps=share),
-                score_reference(data, torch.zeros(len(data))),
-            )
-            train_offline(data, cache, settings, named_seed(seed, "learn", trainer.step), note, evaluate=evaluate)
+        if won := successes(played):  # otherwise there is nothing to imitate, and the next round plays again
+            data = step_dataset(policy, won, config)
+            cache = score_reference(data, torch.zeros(len(data)))
+            imitation = replace(config, algorithm="nll", steps=share)
+            note = log_of_round(log, trainer.step * share, len(won) / len(played))
+            train_offline(data, cache, imitation, named_seed(seed, "learn", trainer.step), note, evaluate=evaluate)
         trainer.step += 1
         trainer.save(logged=trainer.step * share, round=trainer.step)
+
+
+def log_of_round(log: Log, first_step: int, played_success: float) -> Log:
+    """Return a callback that logs a round's metrics as steps of the whole training."""
+
+    def note(metrics: dict[str, Any]) -> None:
+        # A later round begins with the evaluation that ended the round before.
+        if metrics["step"] or not first_step:
+            log({**metrics, "step": first_step + metrics["step"], "played_success": played_success})
+
+    return note
 
 
 def play(

@@ -17,18 +17,15 @@ from pathlib import Path
 
 import numpy as np
 
-from reflectrl.core import distributed
 from reflectrl.learn.optim import make_optimizers
-from reflectrl.learn.trainer import Metrics, Trainer, Verdict, linear
+from reflectrl.learn.trainer import Log, Metrics, Trainer, accumulate, linear
 from reflectrl.methods.offline.algorithms import DRAWN, PREFERENCES, items_of, losses_of, mean_loss, sampling_weights
 from reflectrl.methods.offline.completions import Dataset
 from reflectrl.methods.offline.config import OfflineConfig
 from reflectrl.methods.offline.reference_cache import ReferenceCache
 from reflectrl.methods.offline.reference_value import split
 from reflectrl.methods.offline.sampling import batches, scaled_steps
-from reflectrl.models.machine import release_memory
 
-Log = Callable[[Metrics], Verdict | None]
 Evaluate = Callable[[], Metrics]
 """Function that scores the current model. The most important score comes first; higher is better."""
 
@@ -69,32 +66,35 @@ def train_offline(
     )
     trainer = Trainer(data.completions.lm, optimizers, config.max_grad_norm, state_folder)
 
-    def evaluated() -> Metrics:
-        scores = evaluate() if evaluate else {"eval_loss": mean_loss(data, cache, held_out, config)}
-        trainer.keep_if_best(list(scores.values()) if evaluate else [-scores["eval_loss"]])
-        return scores
+    def evaluated() -> tuple[Metrics, list[float]]:
+        """Return metrics, and the score by which checkpoints are compared."""
+        if evaluate is not None:
+            scores = evaluate()
+            return scores, list(scores.values())
+        eval_loss = mean_loss(data, cache, held_out, config, trainer.team)
+        return {"eval_loss": eval_loss}, [-eval_loss]
 
     if trainer.resumed is None:
-        log({"step": 0, **evaluated(), **shared})
+        # The first weights are a candidate: no algorithm may end below what it started from.
+        metrics, score = evaluated()
+        trainer.keep_if_best(score)
+        log({"step": 0, **metrics, **shared})
     drawn = batches(sampling, weights_N, config.batch_size, seed, skip=trainer.step)
-    while trainer.step < steps:
+    while not trainer.has_ended(steps):
         trainer.set_rate(linear(trainer.step, steps, config.warmup))
         rows, terms = next(drawn), Metrics()
-        own = distributed.mine(rows)  # in a single process, all of them
+        own = trainer.team.part(rows)
         for part in np.array_split(own, min(config.accumulate, len(own))) if own else ():
             loss_N, noted = losses_of(data, cache, [train[i] for i in part], config)
             loss = loss_N.sum() / len(rows)
-            trainer.backward(loss)
+            loss.backward()
             share = len(part) / len(rows)
-            parts = {"loss": float(loss.detach()), **{name: share * value for name, value in noted.items()}}
-            terms = {name: terms.get(name, 0.0) + value for name, value in parts.items()}
+            accumulate(terms, {"loss": loss})
+            accumulate(terms, noted, share)
         trainer.update(terms)
         trainer.step += 1
 
         if trainer.is_due(config.eval_every, steps):
-            verdict = log({"step": trainer.step, **evaluated(), **shared, **trainer.means()})
-            release_memory()
-            trainer.save(logged=trainer.step)
-            if verdict:
-                break
+            metrics, score = evaluated()
+            trainer.checkpoint({**metrics, **shared, **trainer.means()}, score, log)
     trainer.finish()

@@ -20,13 +20,13 @@ from reflectrl.core.config import RLConfig
 from reflectrl.core.types import named_seed
 from reflectrl.learn import losses
 from reflectrl.learn.examples import Example, completion_logits
-from reflectrl.learn.online import SCHEDULES, Log, update
-from reflectrl.learn.trainer import Metrics, Model, Trainer
+from reflectrl.learn.online import SCHEDULES, update
+from reflectrl.learn.trainer import Log, Metrics, Model, Trainer, accumulate
 from reflectrl.learn.value import ValueHead, make_critic
 from reflectrl.methods.reflecting.config import ReflectingConfig
 from reflectrl.methods.reflecting.rollouts import ReflectionRollouts, Reflections
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.machine import autocast, release_memory
+from reflectrl.models.machine import autocast
 
 
 def train_reflector(
@@ -42,41 +42,29 @@ def train_reflector(
 
     Args:
         rollouts: source of episodes and evaluations.
-        log: receives one flat dictionary per update, and one for the evaluation after the last update.
+        log: callback for metrics (see `Trainer.updates`).
         state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
         both: True if the policy learns too. Both then end with the weights that did best together.
     """
     writer, reader = rollouts.speaker.lm, rollouts.lm
     wants_critic = config.baseline == "critic"
+    rates = [(writer.parameters(), settings.lr)]
     critics: dict[str, ValueHead] = {}
-    for name, lm in {"reflection_critic": writer, **({"critic": reader} if both else {})}.items():
+    if wants_critic:
+        critics["reflection_critic"] = new_critic("reflection_critic", writer, config, seed)
+    if both:
+        rates.append((reader.parameters(), config.lr))
         if wants_critic:
-            critics[name] = make_critic(lm.hidden_size, config.critic, named_seed(seed, name)).to(lm.device)
-    rates = [(writer.parameters(), settings.lr)] + ([(reader.parameters(), config.lr)] if both else [])
+            critics["critic"] = new_critic("critic", reader, config, seed)
     rates += [(list(critic.parameters()), config.critic_lr) for critic in critics.values()]
     groups = [{"params": params, "lr": lr, "initial_lr": lr} for params, lr in rates]
     optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
-    further: dict[str, Model | None] = {
-        "reference": rollouts.reference,
-        "reflector_reference": rollouts.reflector_reference,
-        **critics,
-    }
-    parts = {name: part for name, part in further.items() if part is not None}
+    references = {"reference": rollouts.reference, "reflector_reference": rollouts.reflector_reference}
     learner: Model = Pair(writer, reader) if both else writer
-    trainer = Trainer(learner, [optimizer], config.max_grad_norm, state_folder, parts)
+    trainer = Trainer(learner, [optimizer], config.max_grad_norm, state_folder, {**references, **critics})
     epochs = 1 if config.algorithm in losses.SINGLE_EPOCH else config.update_epochs
-    if trainer.resumed is not None:
-        rollouts.load(trainer.resumed)
 
-    while True:
-        metrics: dict[str, Any] = {"step": trainer.step, **rollouts.about()}
-        if trainer.is_due(config.eval_every, config.updates):
-            scores = rollouts.evaluate()
-            metrics |= scores
-            trainer.keep_if_best(list(scores.values()))
-            trainer.save(logged=trainer.step - 1, **rollouts.state())
-        if trainer.has_ended(config.updates):
-            break
+    for metrics in trainer.updates(rollouts, config, log):
         if config.schedule != "constant":
             trainer.set_rate(SCHEDULES[config.schedule](trainer.step, config.updates, config.warmup))
         turn, before = whose_turn(trainer.step, settings.alternate if both else 0)
@@ -87,12 +75,11 @@ def train_reflector(
             metrics |= update_reflector(trainer, rollouts, rollouts.reflections(critic), critic, epochs, warming)
         if both and turn != "reflector":
             metrics |= update(trainer, critics.get("critic"), batch, config, epochs, warming)
-        metrics |= rollouts.end_update()
-        release_memory()
-        trainer.step += 1
-        trainer.heed(log(metrics))
-    log(metrics)
-    trainer.finish()
+
+
+def new_critic(name: str, lm: LanguageModel, config: RLConfig, seed: int) -> ValueHead:
+    """Make a critic that reads a model's hidden states. Critics of different names begin with different weights."""
+    return make_critic(lm.hidden_size, config.critic, named_seed(seed, name)).to(lm.device)
 
 
 def whose_turn(step: int, alternate: int) -> tuple[str, int]:
@@ -131,22 +118,27 @@ def update_reflector(
         Metrics of the last epoch, with the prefix "reflection_", and the metrics of `drawn`.
     """
     config, settings, lm = rollouts.config, rollouts.settings, rollouts.speaker.lm
-    advantages_R = losses.normalise(drawn.advantages_R) if config.normalise else drawn.advantages_R
+    advantages_R = drawn.advantages_R
+    if config.normalise:
+        advantages_R = losses.normalise(advantages_R)
     metrics: Metrics = {}
-    for _ in range(epochs if drawn.rows else 0):
+    if not drawn.rows:
+        return drawn.metrics
+    for _ in range(epochs):
         metrics = {}
         for slices in drawn.minibatches:
-            every, totals = [r for part in slices for r in part], Metrics()
+            every, totals = list(chain.from_iterable(slices)), Metrics()
             tokens = sum(len(drawn.old_logp[r]) for r in every)
             for part in slices:
                 rows = [drawn.rows[r] for r in part]
                 lengths = [len(row.ids) - row.start for row in rows]
                 share, token_share = len(part) / len(every), sum(lengths) / tokens
                 logp_MV, hidden_MD, labels_M = token_logp(lm, rows, settings.temperature)
-                chosen_M = logp_MV.gather(1, labels_M[:, None])[:, 0]
-                old_M = torch.tensor(list(chain.from_iterable(drawn.old_logp[r] for r in part))).to(chosen_M)
-                known = (chosen_M, old_M, advantages_R[part].to(chosen_M), lengths)
-                terms = policy_terms(*known, config, settings.ratio)
+                logp_M = logp_MV.gather(1, labels_M[:, None])[:, 0]
+                old_logp_M = torch.tensor(list(chain.from_iterable(drawn.old_logp[r] for r in part))).to(logp_M)
+                advantages_r = advantages_R[part].to(logp_M)
+                terms = policy_terms(logp_M, old_logp_M, advantages_r, lengths, config, settings.ratio)
+                # A mean over tokens weighs a slice by its tokens, a mean over reflections by its reflections.
                 weight = token_share if settings.ratio == "token" else share
                 loss = weight * terms["policy_loss"]
                 noted = {name: weight * float(term.detach()) for name, term in terms.items()}
@@ -167,9 +159,8 @@ def update_reflector(
                     noted["value_loss"] = share * float(value_loss.detach())
                     loss = (0.0 if warming else loss) + share * config.critic_coef * value_loss
                 loss.backward()
-                totals = {name: totals.get(name, 0.0) + value for name, value in noted.items()}
-            done, weight = trainer.update(totals), len(every) / len(drawn.rows)
-            metrics = {name: metrics.get(name, 0.0) + weight * value for name, value in done.items()}
+                accumulate(totals, noted)
+            accumulate(metrics, trainer.update(totals), len(every) / len(drawn.rows))
     return {f"reflection_{name}": value for name, value in metrics.items()} | drawn.metrics
 
 

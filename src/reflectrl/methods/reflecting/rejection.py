@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -26,13 +26,11 @@ from reflectrl.core.teach.outcomes import Tried, best_of, outcomes
 from reflectrl.core.types import Episode, Turn, named_seed
 from reflectrl.learn.curriculum import replayed
 from reflectrl.learn.examples import Example, shuffled_batches, summed_nll
-from reflectrl.learn.online import Log
-from reflectrl.learn.trainer import Trainer
+from reflectrl.learn.trainer import Log, Trainer
 from reflectrl.methods.reflecting.config import ReflectingConfig
 from reflectrl.methods.reflecting.rollouts import ReflectionRollouts, reflector_prompts
 from reflectrl.methods.reflecting.sampled import forget
 from reflectrl.methods.values.features import choice_table
-from reflectrl.models.machine import release_memory
 from reflectrl.models.players import Policy
 from reflectrl.models.sharing import pack
 
@@ -52,7 +50,7 @@ def train_rejection(
 
     Args:
         rollouts: source of evaluations, and of episodes in which states are found.
-        log: receives one flat dictionary per round, and one for the evaluation after the last round.
+        log: callback for metrics, which come once per round (see `Trainer.updates`).
         state_folder: folder of the state between rounds. A killed training repeats the round that it was in.
         make_env: makes the environments of this process, in which actions are tried.
         batch: number of these environments, and of reflections that are generated together.
@@ -60,21 +58,13 @@ def train_rejection(
     lm = rollouts.speaker.lm
     optimizer = torch.optim.AdamW(lm.parameters(), lr=settings.lr, weight_decay=config.weight_decay, fused=True)
     trainer = Trainer(lm, [optimizer], config.max_grad_norm, state_folder)
-    if trainer.resumed is not None:
-        rollouts.load(trainer.resumed)
+    rounds = replace(config, updates=settings.rounds, eval_every=1)  # a round counts as an update
     with ExitStack() as stack:
         envs = [stack.enter_context(closing(make_env())) for _ in range(batch)]
-        while True:
-            metrics: dict[str, Any] = {"step": trainer.step, **rollouts.about()}
-            scores = rollouts.evaluate()
-            metrics |= scores
-            trainer.keep_if_best(list(scores.values()))
-            trainer.save(logged=trainer.step - 1, **rollouts.state())
-            if trainer.has_ended(settings.rounds):
-                break
+        for metrics in trainer.updates(rollouts, rounds, log):
             round_seed = named_seed(seed, "round", trainer.step)
             rollouts.collect(trainer.step, None)
-            episodes = rollouts.learned
+            episodes = rollouts.latest.learned
             drawn = draw_reflections(rollouts, draw_states(episodes, settings.states, round_seed), batch, round_seed)
             values = try_actions(rollouts, episodes, list(drawn), envs, round_seed)
             kept, gains = keep_best(rollouts, episodes, drawn, values)
@@ -85,17 +75,9 @@ def train_rejection(
                 loss = summed_nll(lm, rows, pack) / tokens
                 loss.backward()
                 trainer.update({"reflection_loss": float(loss.detach())})
-            metrics |= {
-                "judged": sum(map(len, drawn.values())),
-                "kept": len(kept),
-                "gain": float(np.mean(gains or [0.0])),
-            }
-            metrics |= (trainer.means() if kept else {}) | rollouts.end_update()
-            release_memory()
-            trainer.step += 1
-            trainer.heed(log(metrics))
-    log(metrics)
-    trainer.finish()
+            metrics["judged"], metrics["kept"] = sum(map(len, drawn.values())), len(kept)
+            metrics["gain"] = float(np.mean(gains or [0.0]))
+            metrics |= trainer.means() if kept else {}
 
 
 class Place(NamedTuple):
@@ -126,7 +108,7 @@ def draw_reflections(
         part = wanted[first : first + batch]
         lives = []
         for (e, i), k in part:
-            episode, rng = rollouts.learned[e], np.random.default_rng(named_seed(seed, "reflection", e, i, k))
+            episode, rng = rollouts.latest.learned[e], np.random.default_rng(named_seed(seed, "reflection", e, i, k))
             nowhere = cast("TextEnv", None)  # a reflector reads the observation only
             lives.append(LiveEpisode(nowhere, episode.task, 0, rng, episode.steps[i].observation))
         for (place, _), turn in zip(part, rollouts.drawing.turns(lives), strict=True):
@@ -153,8 +135,8 @@ def try_actions(
         tried = outcomes(episodes[e], steps, envs, player, count, 0, named_seed(seed, "outcomes", e))
         found |= {Place(e, i): one for i, one in tried.items()}
     played = sum(one.played for tried in found.values() for one in tried)
-    rollouts.played["episodes"] += played
-    rollouts.played["env_steps"] += played + player.turns_taken
+    rollouts.totals["episodes"] += played
+    rollouts.totals["env_steps"] += played + player.turns_taken
     return found
 
 

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from reflectrl.core.config import RLConfig
 from reflectrl.core.envs.base import TextEnv
-from reflectrl.core.prompts import reflector_prompt, tokenize
 from reflectrl.core.types import Observation, Step, Turn
-from reflectrl.learn.batch import Batch
 from reflectrl.learn.curriculum import replayed
 from reflectrl.learn.examples import Example, passes
-from reflectrl.learn.rollouts import EpisodeRollouts, Steps, compute_advantages, flatten
+from reflectrl.learn.minibatches import compute_advantages
+from reflectrl.learn.rollouts import Collected, EpisodeRollouts
+from reflectrl.learn.steps import Steps, flatten
 from reflectrl.learn.validation import evaluate_policy, evenly
 from reflectrl.learn.value import ValueHead
 from reflectrl.methods.reflecting.config import ReflectingConfig
@@ -89,9 +89,9 @@ class ReflectionRollouts(EpisodeRollouts):
         tasks = evenly(self.env.tasks("validation"), self.config.eval_episodes)
         return evaluate_policy(self.policy, self.speaker, self.make_env, tasks, self.config.eval_sampling, self.seed)
 
-    def collect(self, update: int, critic: ValueHead | None) -> Batch:
+    def play(self, update: int) -> Collected:
         forget(self.drawing)
-        return super().collect(update, critic)
+        return super().play(update)
 
     @torch.no_grad()
     def reflections(self, critic: ValueHead | None) -> Reflections:
@@ -100,13 +100,17 @@ class ReflectionRollouts(EpisodeRollouts):
         Args:
             critic: critic of the reflector; None if `config.baseline` needs none.
         """
-        config, lm = self.config, self.drawing.lm
-        steps = flatten(self.policy, self.learned, config.gamma, self.paid)
-        played = [step for episode in self.learned for step in episode.steps[replayed(episode) :]]
+        config, lm, latest = self.config, self.drawing.lm, self.latest
+        steps = flatten(self.policy, latest.learned, config.gamma, self.shaping)
+        played: list[Step] = []
+        for episode in latest.learned:
+            played += episode.steps[replayed(episode) :]
         prompts = reflector_prompts(self.drawing, played)
-        values_N = critic_values(lm, critic, prompts, config.minibatch) if critic is not None else None
-        expected = self.expected(self.learned) if config.reverse else self.baseline[False]
-        advantages_N = compute_advantages(steps, self.baseline_config, expected, values_N)
+        values_N = None
+        if critic is not None:
+            values_N = critic_values(lm, critic, prompts, config.minibatch)
+        baseline = latest.baseline(latest.learned)
+        advantages_N = compute_advantages(steps, self.baseline_config, baseline, values_N)
         if self.settings.signal == "choice":
             advantages_N = choice_gains(self.policy, played, steps, advantages_N)
         turns = {n: turn for n, step in enumerate(played) if (turn := reflection_of(step)) is not None}
@@ -118,7 +122,7 @@ class ReflectionRollouts(EpisodeRollouts):
             "reflection_length": float(np.mean([len(row.ids) - row.start for row in rows])) if rows else 0.0,
         }
         old = [turn.logprobs for turn in turns.values()]
-        minibatches = dealt(lm, rows, config, self.rng)
+        minibatches = assign_reflections(lm, rows, config, latest.rng)
         return Reflections(rows, old, advantages_N[places], steps.returns_N[places], minibatches, metrics)
 
     def end_update(self) -> dict[str, float]:
@@ -132,12 +136,19 @@ def reflection_of(step: Step) -> Turn | None:
 
 
 def reflector_prompts(reflector: Reflector, steps: Sequence[Step]) -> list[Ids]:
-    """Return the reflector's prompt at each step, as token ids."""
-    known = {
-        seen: tokenize(reflector.lm, reflector_prompt(seen), reserve=reflector.max_new_tokens)
-        for seen in dict.fromkeys(step.observation for step in steps)
-    }
-    return [known[step.observation] for step in steps]
+    """Return the reflector's prompt at each step, as token ids.
+
+    Where it has written, this is the prompt that it read. A critic needs the prompts of the other steps, too.
+    """
+    prompts: dict[Observation, Ids] = {}
+    for step in steps:
+        turn = reflection_of(step)
+        if turn is not None and turn.prompt_ids:
+            prompts[step.observation] = turn.prompt_ids
+    for step in steps:
+        if step.observation not in prompts:
+            prompts[step.observation] = reflector.prompt(step.observation)
+    return [prompts[step.observation] for step in steps]
 
 
 def critic_values(lm: LanguageModel, critic: ValueHead, prompts: Sequence[Ids], most: int) -> Tensor:
@@ -149,20 +160,20 @@ def critic_values(lm: LanguageModel, critic: ValueHead, prompts: Sequence[Ids], 
     return torch.tensor([of[ids] for ids in prompts])
 
 
-def dealt(
+def assign_reflections(
     lm: LanguageModel, rows: Sequence[Example], config: RLConfig, rng: np.random.Generator
 ) -> list[list[list[int]]]:
     """Assign reflections at random to `config.steps_per_epoch` minibatches, and split each into slices for one pass.
 
     Within a minibatch, reflections with equal prompts are neighbours, so that the shared prompt is encoded once.
     """
-    found, count = [], max(1, min(config.steps_per_epoch, len(rows)))
-    for dealt_R in np.array_split(rng.permutation(len(rows)), count):
-        part = sorted(dealt_R.tolist(), key=lambda r: rows[r].ids)
+    minibatches, count = [], max(1, min(config.steps_per_epoch, len(rows)))
+    for share_R in np.array_split(rng.permutation(len(rows)), count):
+        part = sorted(share_R.tolist(), key=lambda r: rows[r].ids)
         scored = [len(rows[r].ids) - rows[r].start for r in part]
         slices = passes(lm, [rows[r].ids for r in part], scored, config.minibatch)
-        found.append([part[cut] for cut in slices])
-    return found
+        minibatches.append([part[cut] for cut in slices])
+    return minibatches
 
 
 def choice_gains(policy: Policy, played: Sequence[Step], steps: Steps, advantages_N: Tensor) -> Tensor:

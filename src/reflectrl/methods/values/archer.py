@@ -13,16 +13,15 @@ from __future__ import annotations
 
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from reflectrl.core.config import RLConfig
 from reflectrl.core.types import named_seed
 from reflectrl.learn import losses
-from reflectrl.learn.online import Log
-from reflectrl.learn.rollouts import EpisodeRollouts, flatten
-from reflectrl.learn.trainer import Metrics, Trainer
+from reflectrl.learn.rollouts import EpisodeRollouts
+from reflectrl.learn.steps import flatten
+from reflectrl.learn.trainer import Log, Metrics, Trainer, accumulate
 from reflectrl.methods.values.buffer import END, TransitionBuffer
 from reflectrl.methods.values.config import ValuesConfig
 from reflectrl.methods.values.critic import (
@@ -34,7 +33,6 @@ from reflectrl.methods.values.critic import (
     td_targets,
 )
 from reflectrl.methods.values.features import choice_logp, choice_table
-from reflectrl.models.machine import release_memory
 from reflectrl.models.players import Policy
 
 
@@ -50,7 +48,7 @@ def train_archer(
 
     Args:
         rollouts: source of episodes and evaluations.
-        log: receives one flat dictionary per update, and one for the evaluation after the last update.
+        log: callback for metrics (see `Trainer.updates`).
         state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
     """
     lm, policy, device = rollouts.lm, rollouts.policy, rollouts.lm.device
@@ -61,25 +59,16 @@ def train_archer(
     fitting = torch.optim.AdamW(critic.parameters(), lr=config.critic_lr, fused=True)
     parts = {"critic": critic, "target": target, "buffer": buffer}
     trainer = Trainer(lm, [actor, fitting], config.max_grad_norm, state_folder, parts)
-    if trainer.resumed is not None:
-        rollouts.load(trainer.resumed)
-        buffer.load_questions(trainer.resumed["questions"])
 
-    while True:
-        metrics: dict[str, Any] = {"step": trainer.step, **rollouts.about()}
-        if trainer.is_due(config.eval_every, config.updates):
-            scores = rollouts.evaluate()
-            metrics |= scores
-            trainer.keep_if_best(list(scores.values()))
-            trainer.save(logged=trainer.step - 1, questions=buffer.questions, **rollouts.state())
-        if trainer.has_ended(config.updates):
-            break
+    for metrics in trainer.updates(rollouts, config, log, {"questions": buffer}):
         rollouts.collect(trainer.step, None)
-        buffer.add(flatten(policy, rollouts.fresh, config.gamma, rollouts.paid), rollouts.fresh)
+        played = rollouts.latest.played
+        buffer.add(flatten(policy, played, config.gamma, rollouts.shaping), played)
         generator = torch.Generator().manual_seed(named_seed(seed, "archer", trainer.step))
 
         # The critic: Q(s, a) ← r + gamma V'(s') and V(s) ← sum_a pi(a|s) Q'(s, a). Primed values are the target's.
         drawn = buffer.draw(values.critic_steps * values.critic_batch, generator)
+        # Each distinct state is read once by the policy, although many transitions share it.
         states_S, place_N = drawn.state_N.unique(return_inverse=True)
         questions = [buffer.questions[i] for i in states_S.tolist()]
         policy_SA = choice_table(policy, questions, buffer.prior_SA.shape[1]).to(device)
@@ -101,7 +90,7 @@ def train_archer(
         states_SD, actions_SAD, prior_SA = buffer.features(states_S)
         with torch.no_grad():
             advantages_SA = critic.lower_q(states_SD, actions_SAD) - critic.values(states_SD)[:, None]
-        taken = values.actor_steps if trainer.step >= config.critic_warmup else 0
+        taken = values.actor_steps if trainer.step >= config.critic_warmup else 0  # a new critic would mislead it
         for rows in torch.randint(len(place_N), (taken, values.actor_batch), generator=generator):
             totals: Metrics = {}
             for places in place_N[rows].sort().values.split(config.minibatch):
@@ -116,11 +105,6 @@ def train_archer(
                 loss = terms["policy_loss"] - config.entropy_coef * terms["entropy"] + config.kl_coef * terms["kl"]
                 share = len(places) / len(rows)
                 (share * loss).backward()
-                totals = {name: totals.get(name, 0.0) + share * float(term.detach()) for name, term in terms.items()}
+                accumulate(totals, terms, share)
             trainer.update(totals)
-        metrics |= (trainer.means() if taken else {}) | rollouts.end_update()
-        release_memory()
-        trainer.step += 1
-        trainer.heed(log(metrics))
-    log(metrics)
-    trainer.finish()
+        metrics |= trainer.means() if taken else {}

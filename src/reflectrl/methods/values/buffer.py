@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from reflectrl.core.types import Episode, UserError
-from reflectrl.learn.rollouts import Steps
+from reflectrl.learn.steps import Steps
 from reflectrl.methods.values.features import StateFeatures, read_states
 from reflectrl.models.players import Policy, Question
 
@@ -38,7 +38,7 @@ class TransitionBuffer(nn.Module):
     """The latest transitions, with a frozen model's features of each distinct state, computed once. Kept on the CPU.
 
     It is a module without parameters, so that a trainer saves its tensors with the weights. `questions` are saved
-    separately.
+    separately (`state`).
 
     Args:
         size: largest number of transitions kept.
@@ -122,7 +122,7 @@ class TransitionBuffer(nn.Module):
         self.states_SD = torch.cat([self.states_SD, found.states_ND])
         self.actions_SAD = torch.cat([wide(self.actions_SAD), wide(found.actions_NAD)])
         self.prior_SA = torch.cat([wide(self.prior_SA, -torch.inf), wide(found.logp_NA, -torch.inf)])
-        self.load_questions([*self.questions, *questions])
+        self.load([*self.questions, *questions])
 
     def _forget(self) -> None:
         """Drop states that no transition refers to any more."""
@@ -136,7 +136,7 @@ class TransitionBuffer(nn.Module):
         self.state_N, self.next_N = number_S[kept.state_N], number_S[kept.next_N]
         for name in ("states_SD", "actions_SAD", "prior_SA"):
             self.register_buffer(name, self.get_buffer(name)[used])
-        self.load_questions([self.questions[i] for i in used.tolist()])
+        self.load([self.questions[i] for i in used.tolist()])
 
     # ---- saved and loaded --------------------------------------------------------------------------------------------
 
@@ -145,7 +145,11 @@ class TransitionBuffer(nn.Module):
         for name, tensor in state.items():
             self.register_buffer(name, tensor)
 
-    def load_questions(self, questions: Sequence[Any]) -> None:
+    def state(self) -> list[Question]:
+        """Return the states' prompts and actions, which a trainer saves beside the tensors."""
+        return self.questions
+
+    def load(self, state: Sequence[Any]) -> None:
         """Load the states' prompts and actions, as tuples or as JSON values."""
-        self.questions = [(tuple(ids), tuple(actions)) for ids, actions in questions]
+        self.questions = [(tuple(ids), tuple(actions)) for ids, actions in state]
         self._numbers = {question: i for i, question in enumerate(self.questions)}

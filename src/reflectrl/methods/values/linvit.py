@@ -16,20 +16,18 @@ from __future__ import annotations
 
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from reflectrl.core.config import RLConfig
 from reflectrl.core.types import named_seed
-from reflectrl.learn.online import Log
-from reflectrl.learn.rollouts import EpisodeRollouts, flatten
-from reflectrl.learn.trainer import Trainer
+from reflectrl.learn.rollouts import EpisodeRollouts
+from reflectrl.learn.steps import flatten
+from reflectrl.learn.trainer import Log, Trainer
 from reflectrl.methods.values.buffer import END, TransitionBuffer
 from reflectrl.methods.values.config import ValuesConfig
 from reflectrl.methods.values.critic import follow, regularised_value, td_loss, td_targets
 from reflectrl.methods.values.guided import ValueGuidedPolicy
-from reflectrl.models.machine import release_memory
 
 
 def train_linvit(
@@ -44,7 +42,7 @@ def train_linvit(
 
     Args:
         rollouts: source of episodes and evaluations, with a value-guided policy.
-        log: receives one flat dictionary per update, and one for the evaluation after the last update.
+        log: callback for metrics (see `Trainer.updates`).
         state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
     """
     policy, device = rollouts.policy, rollouts.lm.device
@@ -53,21 +51,11 @@ def train_linvit(
     target = deepcopy(critic).requires_grad_(False)
     fitting = torch.optim.AdamW(critic.parameters(), lr=config.critic_lr, fused=True)
     trainer = Trainer(critic, [fitting], config.max_grad_norm, state_folder, {"target": target, "buffer": buffer})
-    if trainer.resumed is not None:
-        rollouts.load(trainer.resumed)
-        buffer.load_questions(trainer.resumed["questions"])
 
-    while True:
-        metrics: dict[str, Any] = {"step": trainer.step, **rollouts.about()}
-        if trainer.is_due(config.eval_every, config.updates):
-            scores = rollouts.evaluate()
-            metrics |= scores
-            trainer.keep_if_best(list(scores.values()))
-            trainer.save(logged=trainer.step - 1, questions=buffer.questions, **rollouts.state())
-        if trainer.has_ended(config.updates):
-            break
+    for metrics in trainer.updates(rollouts, config, log, {"questions": buffer}):
         rollouts.collect(trainer.step, None)
-        buffer.add(flatten(policy, rollouts.fresh, config.gamma, rollouts.paid), rollouts.fresh)
+        played = rollouts.latest.played
+        buffer.add(flatten(policy, played, config.gamma, rollouts.shaping), played)
         generator = torch.Generator().manual_seed(named_seed(seed, "linvit", trainer.step))
         drawn = buffer.draw(values.critic_steps * values.critic_batch, generator)
         for rows in torch.arange(len(drawn.state_N)).split(values.critic_batch):
@@ -85,9 +73,4 @@ def train_linvit(
             value = float((following_N * going_on_N).sum() / going_on_N.sum().clamp(min=1))
             trainer.update({"critic_loss": float(loss.detach()), "value": value})
             follow(target, critic, values.target_rate)
-        metrics |= trainer.means() | rollouts.end_update()
-        release_memory()
-        trainer.step += 1
-        trainer.heed(log(metrics))
-    log(metrics)
-    trainer.finish()
+        metrics |= trainer.means()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from reflectrl.core import distributed
 from reflectrl.core.terminal import console
 from reflectrl.core.types import Episode, UserError
-from reflectrl.learn.exploration import Pay
+from reflectrl.learn.exploration import RewardShaping
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.runs.artifacts import Artifact
 from reflectrl.runs.folder import Context
@@ -27,7 +26,7 @@ STANDING = "standing"
 
 def judged_rollouts(context: Context, artifact: Artifact, *given: Any) -> JudgedRollouts:
     """Return the rollouts of a recipe with `judge.coef`. `given` are the arguments of `EpisodeRollouts`."""
-    if distributed.team is not None:
+    if distributed.current().size > 1:
         raise UserError("judge.coef: a judge cannot be asked by several processes that train together")
     recipe = context.recipe
     judge = asked_by(require_address(endpoint_settings(recipe), "endpoint"), recipe, context.run.path)
@@ -39,7 +38,7 @@ def judged_rollouts(context: Context, artifact: Artifact, *given: Any) -> Judged
     return JudgedRollouts(settings, judge, *given)
 
 
-class JudgedPay(Pay):
+class JudgedShaping(RewardShaping):
     """Add an episode's standing to its last reward, or use it instead of the environment's rewards."""
 
     def __init__(self, settings: JudgeConfig, *given: Any) -> None:
@@ -64,14 +63,14 @@ class JudgedRollouts(EpisodeRollouts):
 
     def __init__(self, settings: JudgeConfig, judge: Endpoint | LocalModel, *given: Any) -> None:
         super().__init__(*given)
-        self.settings, self.asked, self.judge = settings, judge, self.ranked
-        self.pay = self.paid = JudgedPay(settings, self.config, self.env)
+        self.settings, self.judge = settings, judge
+        self.shaping = JudgedShaping(settings, self.config, self.env)
 
-    def ranked(self, episodes: Sequence[Episode]) -> list[Episode]:
+    def judged(self, episodes: list[Episode]) -> list[Episode]:
         """Return the episodes with their standings."""
         size = self.config.group
         groups = [episodes[start : start + size] for start in range(0, len(episodes), size)]
-        found = rank_episodes(groups, self.asked, self.settings.longest, self.settings.max_tokens)
+        found = rank_episodes(groups, self.judge, self.settings.longest, self.settings.max_tokens)
         return [
             replace(episode, provenance={**episode.provenance, STANDING: standing})
             for group, standings in zip(groups, found, strict=True)

@@ -6,6 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,15 @@ import numpy as np
 import torch
 from scipy.special import log_softmax
 
-from reflectrl.core import distributed
 from reflectrl.core.config import RLConfig
 from reflectrl.core.players.base import Player
 from reflectrl.core.prompts import reflector_prompt, tokenize
-from reflectrl.core.rollout import Start
-from reflectrl.core.types import Observation, Task, UserError
+from reflectrl.core.types import Observation, UserError
 from reflectrl.learn import losses
 from reflectrl.learn.batch import Batch
 from reflectrl.learn.checkpoint import write_folder
 from reflectrl.learn.rollouts import EpisodeRollouts
+from reflectrl.learn.starts import Group
 from reflectrl.learn.validation import evenly
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
@@ -67,8 +67,6 @@ class ServedRollouts(EpisodeRollouts):
         self, settings: RolloutsConfig, folder: Path, policy: Policy, reflector: Player | None, *given: Any
     ) -> None:
         config: RLConfig = given[1]
-        if policy.lm.shards is not None and policy.lm.adapter is None:
-            raise UserError("rollouts.servers: with model.shard they take adapters only; set model.lora_rank")
         if settings.policy and settings.every > 1 and config.algorithm in losses.SINGLE_EPOCH:
             raise UserError(f"rollouts.every is above 1; rl.algorithm {config.algorithm!r} has no ratio to correct by")
         self.settings, self.folder, self.servers = settings, folder, Servers(settings)
@@ -90,7 +88,7 @@ class ServedRollouts(EpisodeRollouts):
     def refresh(self, most: int) -> None:
         """Send the present weights to the servers, if theirs are more than `most` updates old."""
         if self.sent < 0:
-            distributed.first(lambda: self.servers.unload(self.prefix))  # what a killed run has left there
+            self.team.first(lambda: self.servers.unload(self.prefix))  # what a killed run has left there
             if isinstance(self.reflector, ServedReflector):
                 self.writing.name = self._send(self.reflector.lm, "reflector")
                 self._compare_texts(self.reflector)
@@ -112,7 +110,7 @@ class ServedRollouts(EpisodeRollouts):
             self.servers.load(name, str(folder))
             return name
 
-        return distributed.first(send)
+        return self.team.first(send)
 
     def _drop_older(self, name: str) -> None:
         """Unload all of the policy's weights except the present ones, and remove the folder of the previous ones."""
@@ -122,7 +120,7 @@ class ServedRollouts(EpisodeRollouts):
             if name not in ("", self.choosing.name):
                 shutil.rmtree(self.folder / name.removeprefix(f"{self.prefix}-"), ignore_errors=True)
 
-        distributed.first(drop)
+        self.team.first(drop)
 
     @cached_property
     def _observations(self) -> list[Observation]:
@@ -168,16 +166,18 @@ class ServedRollouts(EpisodeRollouts):
         self.refresh(most=self.settings.every - 1)
         before = self._counts()
         batch = super().collect(update, critic)
-        counts = {name: distributed.total(value - before[name]) for name, value in self._counts().items()}
-        batch.metrics |= self._lags() | ratios(batch, self.config)
+        counts = {name: self.team.total(value - before[name]) for name, value in self._counts().items()}
+        batch.metrics |= self._lags() | importance_ratios(batch, self.config)
         batch.metrics["labels_missing"] = counts["missing"] / max(1, counts["asked"])
-        ranks = 1 if distributed.team is None else distributed.team.size  # which ask at the same time
-        batch.metrics["requests_per_second"] = counts["requests"] * ranks / max(1e-9, counts["seconds"])
+        # All processes ask at the same time, so the seconds are those of one process.
+        seconds = counts["seconds"] / self.team.size
+        batch.metrics["requests_per_second"] = counts["requests"] / max(1e-9, seconds)
         return batch
 
-    def groups(self, count: int) -> list[tuple[Task, Mapping[str, Any], Start | None]]:
+    def groups(self, count: int, rng: np.random.Generator) -> list[Group]:
         """Return groups whose episodes record the weights that play them, as the number of updates of these weights."""
-        return [(task, {**about, "weights": self.sent}, start) for task, about, start in super().groups(count)]
+        drawn = super().groups(count, rng)
+        return [group._replace(provenance={**group.provenance, "weights": self.sent}) for group in drawn]
 
     def end_update(self) -> dict[str, float]:
         self.updates += 1
@@ -194,7 +194,7 @@ class ServedRollouts(EpisodeRollouts):
             self.servers.unload(self.prefix)
             shutil.rmtree(self.folder, ignore_errors=True)
 
-        distributed.first(drop)
+        self.team.first(drop)
         self.servers.close()
 
     def _counts(self) -> dict[str, float]:
@@ -208,24 +208,23 @@ class ServedRollouts(EpisodeRollouts):
         """Return the lag, in updates, of the weights that played the episodes of this batch: mean and largest."""
         if not self.settings.policy:
             return {}
-        lags = [self.updates - int(episode.provenance["weights"]) for episode in self.learned]
+        lags = [self.updates - int(episode.provenance["weights"]) for episode in self.latest.learned]
         return {"lag": sum(lags) / len(lags), "lag_max": float(max(lags))}
 
 
 @torch.no_grad()
-def ratios(batch: Batch, config: RLConfig) -> dict[str, float]:
+def importance_ratios(batch: Batch, config: RLConfig) -> dict[str, float]:
     """Return importance ratios of the choices before an update: the mean, the largest, and the share that is clipped.
 
     A ratio compares the present probability of a choice with its probability when it was made. Without lag, ratios
     differ from 1 only as far as servers and learner compute differently.
     """
-    found = []
-    for slices in batch.minibatches:
-        for rows, index in slices:
-            logp_NA, _ = batch.read(rows)
-            chosen_N = logp_NA.gather(1, batch.labels_N[index].to(logp_NA.device)[:, None])[:, 0].cpu()
-            found.append((chosen_N - batch.old_logp_N[index]).exp())
-    ratio_N = torch.cat(found)
+    ratios = []
+    for part in chain.from_iterable(batch.minibatches):
+        logp_NA, _ = part.read()
+        logp_N = logp_NA.gather(1, batch.labels_N[part.units].to(logp_NA.device)[:, None])[:, 0].cpu()
+        ratios.append((logp_N - batch.old_logp_N[part.units]).exp())
+    ratio_N = torch.cat(ratios)
     ratio_N = ratio_N[~ratio_N.isnan()]
     outside_N = (ratio_N < 1 - config.clip_coef) | (ratio_N > 1 + (config.clip_high or config.clip_coef))
     return {

@@ -8,7 +8,6 @@ from itertools import product
 from typing import Any
 
 from reflectrl.core.config import Recipe
-from reflectrl.core.distributed import launched
 from reflectrl.core.types import UserError
 from reflectrl.models.memory import available
 from reflectrl.models.weights import GIB
@@ -44,8 +43,7 @@ def require(recipe: Recipe) -> None:
     from reflectrl.models.memory import free_bytes
 
     device = pick_device(recipe.model.device)
-    pieces = launched()[1] if recipe.model.shard and device.type == "cuda" else 1  # a GPU for each
-    require_memory(recipe, free_bytes(device) * pieces)
+    require_memory(recipe, free_bytes(device))
 
 
 def require_memory(recipe: Recipe, free: float) -> None:

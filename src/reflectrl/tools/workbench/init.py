@@ -35,6 +35,8 @@ class Init:
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """Name of the project. A folder with this name is made here, which is a Python package (my_env)."""
+    gym: str = ""
+    """Begin with an environment of gymnasium, by its id: FrozenLake-v1, MiniGrid-DoorKey-5x5-v0, my_module:Name-v0."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Write all files or none, and print the next steps.
@@ -45,17 +47,45 @@ class Init:
         if settings:
             raise UserError(f"unknown option {settings[0].partition('=')[0]!r}; init has none")
         folder = Path(refuse_name(self.name))
+        files_of_project = gym_files(self.gym, folder.name) if self.gym else template_files(folder.name)
         fresh = Path(f"{folder}.{os.getpid()}.new")
         with writing(folder, fresh):
             fresh.mkdir()
-            for template, name in FILES.items():
-                text = files("reflectrl.tools.workbench").joinpath("templates", template).read_text(encoding="utf-8")
-                text = text.replace("MyEnv", class_name(folder.name)).replace("my_env", folder.name)
-                (fresh / name.replace("my_env", folder.name)).write_text(text, encoding="utf-8")
+            for name, text in files_of_project.items():
+                (fresh / name).write_text(text, encoding="utf-8")
             fresh.rename(folder)
         print(f"{folder}/ holds an environment that works. Edit {folder}/__init__.py, then:")
         for verb, words in (("check-env", ""), ("run", " --arms random,rl-only"), ("play", "")):
             print(f"  reflectrl {verb} {folder}{words}")
+
+
+def template_files(project: str) -> dict[str, str]:
+    """Return the files of a new project: name → text."""
+    return {name.replace("my_env", project): template(source, project) for source, name in FILES.items()}
+
+
+def gym_files(id: str, project: str) -> dict[str, str]:
+    """Return the files of a project that plays an environment of gymnasium: name → text.
+
+    Raises:
+        UserError: the environment cannot be made, or cannot be put into words.
+    """
+    from reflectrl.tools.workbench.gym_project import look_at  # gymnasium is slow to import
+
+    written = template_files(project)
+    written["__init__.py"] = look_at(id).environment(raw("gym_environment.py.txt"), class_name(project), project)
+    written["record.py"] = template("record.py.txt", project)
+    return written
+
+
+def template(source: str, project: str) -> str:
+    """Return a template in which the project's names stand for "my_env" and "MyEnv"."""
+    return raw(source).replace("MyEnv", class_name(project)).replace("my_env", project)
+
+
+def raw(source: str) -> str:
+    """Return the text of a template as it is in the package."""
+    return files("reflectrl.tools.workbench").joinpath("templates", source).read_text(encoding="utf-8")
 
 
 def refuse_name(name: str) -> str:

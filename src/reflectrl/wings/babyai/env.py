@@ -40,6 +40,7 @@ class BabyAIEnv(GymTextEnv):
     """
 
     teacher = BabyAITeacher()
+    not_saved = ("view", "guide")
 
     def __init__(
         self,
@@ -114,7 +115,3 @@ class BabyAIEnv(GymTextEnv):
     def guide(self) -> Guide:
         """The bot that follows this episode."""
         return Guide(self._make().unwrapped)
-
-    def __getstate__(self) -> dict[str, Any]:
-        left_out = ("view", "guide")
-        return {key: value for key, value in super().__getstate__().items() if key not in left_out}

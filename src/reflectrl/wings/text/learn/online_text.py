@@ -21,7 +21,8 @@ from torch import Tensor
 from reflectrl.core.config import RLConfig
 from reflectrl.core.types import Sampling, UserError, named_seed
 from reflectrl.learn.batch import Batch, Rollouts
-from reflectrl.learn.online import Log, train_online
+from reflectrl.learn.online import train_online
+from reflectrl.learn.trainer import Log
 from reflectrl.learn.value import ValueHead
 from reflectrl.methods.offline.config import OfflineConfig
 from reflectrl.methods.offline.learn import Evaluate

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reflectrl.core.config import RLConfig
 from reflectrl.learn.advantages import COMPARISONS
-from reflectrl.learn.batch import Batch
+from reflectrl.learn.batch import Batch, Slice
 from reflectrl.learn.examples import Example, completion_logits, passes
 from reflectrl.learn.losses import baseline_mean, gae, rewards_to_go
 from reflectrl.learn.value import ValueHead
@@ -41,12 +41,11 @@ def make_batch(
     rows = [one.example for one in written]
     lengths = lengths_of(rows)
     labels_N = torch.tensor([token for row in rows for token in row.ids[row.start :]], device=lm.device)
-    slices = token_slices(lm, rows, config.minibatch)
-    read = partial(token_logp, lm, temperature=config.temperature)
+    slices = token_slices(lm, rows, config.minibatch, config.temperature)
     logps, values = [], []
-    for part, span in slices:
-        logp_NV, hidden_ND = read(part)
-        logps.append(logp_NV.gather(1, labels_N[span, None])[:, 0])
+    for part in slices:
+        logp_NV, hidden_ND = part.read()
+        logps.append(logp_NV.gather(1, labels_N[part.units, None])[:, 0])
         values += [critic(hidden_ND)] if critic is not None else []
     logp_N, values_N = torch.cat(logps), torch.cat(values) if values else None
     # NaN marks end-of-text, whose log-probability generation does not record. The policy's own replaces it below.
@@ -54,8 +53,11 @@ def make_batch(
     drawn_N = torch.tensor([logp for row in padded for logp in row], device=lm.device)
     rewards_N, metrics = torch.zeros_like(logp_N), dict[str, float]()
     if reference is not None:
-        judged = ((token_logp(reference, part, config.temperature)[0], span) for part, span in slices)
-        ref_N = torch.cat([logp_NV.gather(1, labels_N[span, None])[:, 0] for logp_NV, span in judged])
+        ref_logps = []
+        for part in token_slices(reference, rows, config.minibatch, config.temperature):
+            logp_NV, _ = part.read()
+            ref_logps.append(logp_NV.gather(1, labels_N[part.units, None])[:, 0])
+        ref_N = torch.cat(ref_logps)
         rewards_N = -config.kl_coef * (logp_N - ref_N)
         metrics["kl"] = float(k3(ref_N - logp_N).sum()) / len(rows)
     rewards_N[torch.tensor(lengths, device=lm.device).cumsum(0) - 1] += scores_K.to(rewards_N)
@@ -63,18 +65,18 @@ def make_batch(
     advantages_N = token_advantages(rewards_N, values_N, lengths, config)
     targets_N = returns_N if values_N is None else values_N + advantages_N  # the critic's lambda-returns
     old_logp_N = torch.where(drawn_N.isnan(), logp_N, drawn_N)
-    return Batch([slices], read, labels_N, old_logp_N, advantages_N, targets_N, values_N, metrics=metrics)
+    return Batch([slices], labels_N, old_logp_N, advantages_N, targets_N, values_N, metrics=metrics)
 
 
-def token_slices(lm: LanguageModel, rows: Sequence[Example], most: int) -> list[tuple[Sequence[Example], slice]]:
-    """Split completions into slices of at most `most` for one pass, each with the range of its tokens in the batch."""
-    found, start = [], 0
+def token_slices(lm: LanguageModel, rows: Sequence[Example], most: int, temperature: float) -> list[Slice]:
+    """Split completions into slices of at most `most` completions for one pass. Their units are tokens of the batch."""
+    slices, start = [], 0
     for cut in passes(lm, [row.ids for row in rows], lengths_of(rows), most):
         part = rows[cut]
         stop = start + sum(lengths_of(part))
-        found.append((part, slice(start, stop)))
+        slices.append(Slice(list(range(start, stop)), partial(token_logp, lm, part, temperature)))
         start = stop
-    return found
+    return slices
 
 
 def token_advantages(rewards_N: Tensor, values_N: Tensor | None, lengths: Sequence[int], config: RLConfig) -> Tensor:

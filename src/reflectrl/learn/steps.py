@@ -1,0 +1,146 @@
+"""Episodes of an agent, flattened into steps, and the policy's pass over these steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from reflectrl.core.types import Episode, Observation, Step
+from reflectrl.learn.curriculum import replayed
+from reflectrl.learn.losses import restricted_log_softmax, rewards_to_go
+from reflectrl.models.players import Actions, Policy, Question
+from reflectrl.models.sharing import Ids
+
+
+@dataclass
+class Steps:
+    """Steps of some episodes, flattened to N steps.
+
+    Attributes:
+        prompts: token ids of each step's policy prompt.
+        actions: legal actions at each step.
+        labels_N: index of the chosen action in the order in which the actions were listed.
+        old_logp_N: log-probability of the choice when it was sampled; NaN if no model sampled it.
+        rewards_N: the learner's reward for each step.
+        returns_N: discounted reward-to-go (environment units).
+        ends: index after the last step of each episode.
+        task_ids: task of each episode, plus its starting point if that is not the beginning. Episodes with the same
+            value can be compared.
+        observations: observation at each step.
+        cut_offs: prompt and actions at the point where a limit cut an episode off, by the episode's number.
+        rest_E: estimated return after the last step of each episode: 0 where it ended, the critic's value where it was
+            cut off. None stands for zeros.
+    """
+
+    prompts: list[Ids]
+    actions: list[Actions]
+    labels_N: Tensor
+    old_logp_N: Tensor
+    rewards_N: Tensor
+    returns_N: Tensor
+    ends: list[int]
+    task_ids: list[str]
+    observations: list[Observation] = field(default_factory=list)
+    cut_offs: dict[int, Question] = field(default_factory=dict)
+    rest_E: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def spans(self) -> list[slice]:
+        """Return the slice of steps of each episode."""
+        return [slice(start, end) for start, end in zip([0, *self.ends[:-1]], self.ends, strict=True)]
+
+
+def flatten(
+    policy: Policy,
+    episodes: Sequence[Episode],
+    gamma: float,
+    shaped_rewards: Callable[[Episode], Tensor] | None = None,
+) -> Steps:
+    """Flatten episodes that the policy has played, or that were read from a log, into steps.
+
+    The prompts are the ones that the policy read in play. Only for steps from a file, they are rendered again. Steps
+    that were only repeated to reach an episode's starting point are left out.
+
+    Args:
+        shaped_rewards: returns the rewards [T] of all steps of an episode; None takes the environment's.
+    """
+    prompts, actions, labels, old_logp, observations = [], [], list[int](), list[float](), []
+    rewards, returns, ends, task_ids = [], [], [], []
+    cut_offs: dict[int, Question] = {}
+    rendered: dict[Hashable, Ids] = {}  # a log repeats its first observations in many episodes
+    for number, episode in enumerate(episodes):
+        # Only repeated steps may lack a choice. Elsewhere it would be missing data, which must not pass silently.
+        first = replayed(episode) if "started_from" in episode.provenance else 0
+        for step in episode.steps[first:]:
+            choice = step.choice
+            assert choice is not None, "learning from a step needs the choice that was made there"
+            prompts.append(choice.prompt_ids or render(policy, step, rendered))
+            actions.append(step.observation.actions)
+            labels.append(choice.order.index(step.action) if choice.order else step.action)
+            old_logp.append(choice.logprobs[0] if choice.logprobs else torch.nan)
+            observations.append(step.observation)
+        rewards_T = torch.tensor([step.reward for step in episode.steps])
+        if shaped_rewards is not None:
+            rewards_T = shaped_rewards(episode)
+        rewards.append(rewards_T[first:])
+        returns.append(rewards_to_go(rewards_T[first:], gamma))
+        ends.append(len(prompts))
+        if (cut := episode.cut_off) is not None and cut.observation.actions:
+            cut_offs[number] = (policy.prompt(cut.observation, cut.reflection), cut.observation.actions)
+        task_ids.append(f"{episode.task.id} from step {first}" if first else episode.task.id)
+    return Steps(
+        prompts,
+        actions,
+        torch.tensor(labels),
+        torch.tensor(old_logp),
+        torch.cat(rewards),
+        torch.cat(returns),
+        ends,
+        task_ids,
+        observations,
+        cut_offs,
+    )
+
+
+def render(policy: Policy, step: Step, rendered: dict[Hashable, Ids]) -> Ids:
+    """Return the prompt of a step's choice as token ids. Equal prompts are rendered once."""
+    assert step.choice is not None
+    key = (step.observation, step.reflection, step.choice.order)
+    if key not in rendered:
+        rendered[key] = policy.prompt(*key)
+    return rendered[key]
+
+
+def begun_near_win(episodes: Sequence[Episode]) -> Tensor:
+    """Return a boolean tensor (N,): True for steps of episodes that began part-way into an earlier episode."""
+    firsts = [replayed(episode) for episode in episodes]
+    lengths = [len(episode.steps) - first for episode, first in zip(episodes, firsts, strict=True)]
+    return (torch.tensor(firsts) > 0).repeat_interleave(torch.tensor(lengths))
+
+
+def policy_pass(
+    policy: Policy, steps: Steps, index: Sequence[int], packing: Callable[[list[Ids]], Sequence[Ids]] = list
+) -> tuple[Tensor, Tensor]:
+    """Compute log-probabilities (N, A) over the listed actions, and last hidden states (N, D), of the steps in `index`.
+
+    Steps with the same prompt and actions share a single computation, and gradients sum over them. Common prefixes of
+    prompts, above all an episode's history, are encoded once. Actions beyond a step's own count are -inf. The sampling
+    temperature is applied, so that ratios are 1 before the first update.
+
+    Args:
+        packing: `list` leaves packing to the backend, `apart` encodes each prompt by itself.
+    """
+    questions = [(steps.prompts[i], steps.actions[i]) for i in index]
+    numbers = {question: number for number, question in enumerate(dict.fromkeys(questions))}
+    number_N = torch.tensor([numbers[question] for question in questions], device=policy.lm.device)
+    prompts, actions = [ids for ids, _ in numbers], [listed for _, listed in numbers]
+    logits_PA, hidden_PD = policy.logits(packing(prompts), actions)
+    counts = torch.tensor([len(listed) for listed in actions], device=policy.lm.device)
+    legal_PA = torch.arange(logits_PA.shape[1], device=policy.lm.device)[None] < counts[:, None]
+    logp_PA = restricted_log_softmax(logits_PA / (policy.sampling.temperature or 1.0), legal_PA)
+    return logp_PA[number_N], hidden_PD[number_N]
