@@ -156,6 +156,11 @@ class HindsightRollouts(EpisodeRollouts):
             batch.advantages_N = torch.zeros_like(batch.advantages_N)
         return batch
 
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+        super().close()
+
     def texts(self, episode: Episode) -> Sequence[str | None]:
         """Return a text for each step of an episode; None for steps about which there is nothing to say."""
         settings = self.settings
