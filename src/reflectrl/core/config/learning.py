@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from reflectrl.core.config.rules import Count, Listed, Natural, NonNegative, Positive, Range, Share, keys_of
+from reflectrl.core.config.rules import Count, Listed, Natural, NonNegative, Positive, Range, Share
+from reflectrl.core.policy_losses import POLICY_LOSSES
 
 if TYPE_CHECKING:
     PolicyLoss = str
 else:
-    PolicyLoss = Literal[keys_of("learn/losses.py", "POLICY_LOSSES")]
+    PolicyLoss = Literal[tuple(POLICY_LOSSES)]
 
 
 @dataclass(frozen=True)
@@ -257,8 +258,8 @@ class RLConfig:
     eval_episodes: Count = 30
     """Validation episodes per evaluation."""
     eval_sampling: Literal["greedy", "sampled"] = "greedy"
-    """Decoding of validation episodes: "sampled" measures the objective of RL; "greedy" takes the most probable
-    choices."""
+    """Decoding of validation episodes, or completions, in every training that plays or writes them: "sampled" measures
+    the objective of RL; "greedy" takes the most probable choices."""
     reflect_probability: Share = 1.0
     """Probability that the reflector writes at a step during training."""
 

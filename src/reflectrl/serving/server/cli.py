@@ -88,11 +88,11 @@ class Serve:
 
         from reflectrl.api import load_agent
         from reflectrl.core.config import read_recipe
-        from reflectrl.runs.arms import chosen
+        from reflectrl.runs.arms import select_arms
 
         transformers.utils.logging.disable_progress_bar()
         agent = load_agent(self.agent, self.arm, self.seed, trust=self.trust)
-        if chosen([agent.name])[agent.name].player != "policy":
+        if select_arms([agent.name])[agent.name].player != "policy":
             raise UserError(f"the arm {agent.name!r} plays without a model; there is nothing to serve")
         recipe = read_recipe(self.agent / "recipe.toml")
         about = {
