@@ -26,7 +26,7 @@ from reflectrl.wings.planning.distances import distances
 from reflectrl.wings.planning.env import FrontierEnv, WalkEnv
 from reflectrl.wings.planning.moves import moves, plan
 from reflectrl.wings.planning.slides import Slides
-from reflectrl.wings.planning.wording import STATES, shorten
+from reflectrl.wings.planning.wording import STATES, shorten, spelled
 
 TRIAL = trials.FIRST_TRIAL["validation"]
 FEW = {"train": 6, "validation": 2, "test": 2}
@@ -179,6 +179,13 @@ def board_of(short):
             down, right = (0, step) if kind in "hH" else (step, 0)
             cells[("abcdef".index(row) + down, "abcdef".index(column) + right)] = number
     return cells
+
+
+def test_a_spelled_number_is_one_word_and_no_other_number_s():
+    words = [spelled(number) for number in range(2000)]
+    assert len(set(words)) == len(words)
+    assert all(re.fullmatch("[a-z]+|[0-9]+", word) for word in words)
+    assert spelled(340) == "threehundredforty" and spelled(21) == "twentyone"
 
 
 @pytest.mark.parametrize("domain", trials.DOMAINS)

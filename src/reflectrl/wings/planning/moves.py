@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from reflectrl.wings.planning.distances import Distances
-from reflectrl.wings.planning.wording import START, relations, rush_hour_state
+from reflectrl.wings.planning.wording import START, relations, rush_hour_state, spelled
 
 
 class Move(NamedTuple):
@@ -57,13 +57,14 @@ def _countdown(problem: Any, state: Any) -> Iterator[tuple[str, Any]]:
     for i, j in combinations(range(len(state)), 2):
         low, high = sorted((state[i], state[j]))
         rest = state[:i] + state[i + 1 : j] + state[j + 1 :]
-        results = {f"{low}+{high}": low + high, f"{low}*{high}": low * high}
+        results = [(low, "+", high, low + high), (low, "*", high, low * high)]
         if high != low:
-            results[f"{high}-{low}"] = high - low
+            results.append((high, "-", low, high - low))
         if high % low == 0:
-            results[f"{high}/{low}"] = high // low
-        for name, result in results.items():
-            yield f"{name}={result}", tuple(sorted((*rest, result)))
+            results.append((high, "/", low, high // low))
+        for first, sign, second, result in results:
+            name = f"{spelled(first)} {sign} {spelled(second)} = {spelled(result)}"
+            yield name, tuple(sorted((*rest, result)))
 
 
 def _rush_hour(problem: Any, state: Any) -> Iterator[tuple[str, Any]]:
