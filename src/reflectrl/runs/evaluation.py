@@ -25,8 +25,9 @@ from reflectrl.learn.exploration import RewardShaping
 from reflectrl.models.labels import require_labels
 from reflectrl.runs.arms import BASE, chosen, played_model
 from reflectrl.runs.artifacts import Artifact
+from reflectrl.runs.calibration import fit_arm, temperature_of
 from reflectrl.runs.folder import OTHER_TASKS, Context, RunFolder
-from reflectrl.runs.players import Models, load_models, seated
+from reflectrl.runs.players import Models, calibrated, load_models, seated
 from reflectrl.runs.progress import Tick
 from reflectrl.core.players import Player
 from reflectrl.core.plugins import suggestion
@@ -91,13 +92,16 @@ def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
     models = load_models(recipe, context.run, seed, name)
     planned = list(evaluations(recipe, context.run, env, seed, name))
     origin = provenance(recipe, name)
+    if recipe.eval.temperature == "fitted" and models is not None:
+        fit_arm(recipe, context.run, name, seed, seated(context, name, seed, models, 0.0))
     with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
         for number, log in enumerate(planned):
             about = {"arm": name, "seed": seed, "split": log.split, "sampling": log.sampling, **origin}
             start, count, work = time.perf_counter(), 0, Work(models)
 
             def players(temperature: float, work: Work = work) -> tuple[Player, Player | None]:
-                return work.watch(seated(context, name, seed, models, temperature))
+                seats = seated(context, name, seed, models, temperature)
+                return work.watch(calibrated(seats, temperature_of(recipe, context.run, name, seed)))
 
             for _ in _play(recipe, log, about, envs, players):
                 count += 1

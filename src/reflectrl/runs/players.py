@@ -14,6 +14,7 @@ from reflectrl.models.load import load_model, second_player
 from reflectrl.models.sources import find_model
 from reflectrl.runs.arms import BASE, Arm, chosen, played_model
 from reflectrl.runs.artifacts import CARD, POLICY, REFLECTOR
+from reflectrl.runs.calibration import temperature_of
 from reflectrl.runs.card import Card, read_card
 from reflectrl.runs.folder import Context, RunFolder
 from reflectrl.runs.precision import in_run
@@ -57,14 +58,23 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
     require(path, needed, trust, typed=False)
     run = RunFolder(folder)
     if (folder / CARD).exists():
-        recipe = as_described(recipe, read_card(folder))
+        card = read_card(folder)
+        recipe = as_described(recipe, card)
         if arm not in recipe.arms:
             raise UserError(f"{folder} is an agent of the arm {recipe.arms[0]!r}, not {arm!r}")
-        return players_of(recipe, row, exported_models(recipe, folder), 0.0)
+        return calibrated(players_of(recipe, row, exported_models(recipe, folder), 0.0), card.play.calibration)
     recipe = replace(recipe, model=in_run(recipe.model, folder))
     trained_seed = seed if seed in recipe.seeds else recipe.seeds[0]
     models = load_models(recipe, run, trained_seed, arm)
-    return seated(Context(recipe, run), arm, trained_seed, models, 0.0)
+    temperature = temperature_of(recipe, run, arm, trained_seed)
+    return calibrated(seated(Context(recipe, run), arm, trained_seed, models, 0.0), temperature)
+
+
+def calibrated(players: tuple[Player, Player | None], temperature: float) -> tuple[Player, Player | None]:
+    """Give a policy the temperature of the probabilities that it reports. Other players are returned unchanged."""
+    if isinstance(players[0], Policy):
+        players[0].calibration = temperature
+    return players
 
 
 def as_described(recipe: Recipe, card: Card) -> Recipe:
