@@ -92,9 +92,9 @@ def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
     models = load_models(recipe, context.run, seed, name)
     planned = list(evaluations(recipe, context.run, env, seed, name))
     origin = provenance(recipe, name)
-    if recipe.eval.temperature == "fitted" and models is not None:
-        fit_arm(recipe, context.run, name, seed, seated(context, name, seed, models, 0.0))
     with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
+        if recipe.eval.temperature == "fitted" and models is not None and any(log.left() for log in planned):
+            fit_arm(recipe, context.run, name, seed, seated(context, name, seed, models, 0.0), envs)
         for number, log in enumerate(planned):
             about = {"arm": name, "seed": seed, "split": log.split, "sampling": log.sampling, **origin}
             start, count, work = time.perf_counter(), 0, Work(models)

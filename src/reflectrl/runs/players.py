@@ -58,7 +58,7 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
     require(path, needed, trust, typed=False)
     run = RunFolder(folder)
     if (folder / CARD).exists():
-        card = read_card(folder)
+        card: Card = read_card(folder)
         recipe = as_described(recipe, card)
         if arm not in recipe.arms:
             raise UserError(f"{folder} is an agent of the arm {recipe.arms[0]!r}, not {arm!r}")

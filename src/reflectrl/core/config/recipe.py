@@ -159,8 +159,8 @@ class EvalConfig:
     ([calibration.md](calibration.md)). For this, the environment's expert is asked again in the states that they
     reached."""
     temperature: Literal["none", "fitted"] = "none"
-    """Temperature of the probabilities that greedy policies report: "none", or "fitted" to the validation tasks'
-    demonstrations. It changes no choice."""
+    """Temperature of the probabilities that greedy policies report: "none", or "fitted" to the choices that an arm
+    makes in validation tasks, as the environment's expert judges them. It changes no choice."""
 
 
 @dataclass(frozen=True)

@@ -168,10 +168,10 @@ def _score(row: Any, where: str) -> Score:
         key: None if (x := numbers.pop(key)) is None else int(x) for key in ("episodes", "seed", "seeds")
     }
     texts = {key: row[key] for key in ("arm", "split", "stage", "sampling")}
-    shares = {}
+    shares = dict[str, float]()
     for key in row:
         if is_share(key) and (share := _number(row, key, f"{where}.")) is not None:
-            shares[CALIBRATION.get(key, key)] = share
+            shares[CALIBRATION.get(key) or key] = share
     bins = row.get("reliability") or []
     if not isinstance(bins, list) or not all(isinstance(one, list) and len(one) == 3 for one in bins):
         raise UserError(f"{where}.reliability must be a list of bins")
