@@ -22,7 +22,7 @@ from reflectrl.core.config.rules import (
     Positive,
     Range,
 )
-from reflectrl.core.plugins import names, resolve
+from reflectrl.core.plugins import method_modules, names, resolve
 
 LEAST_CONTEXT = 32
 """Shortest context that a model may have, in tokens. The fixed words of a prompt and two actions take as many."""
@@ -154,6 +154,13 @@ class EvalConfig:
     """Number of environments that are played in parallel."""
     confidence: Annotated[float, Range(above=0, below=1)] = 0.95
     """Level of the confidence intervals."""
+    calibration: bool = True
+    """Report how well probabilities fit what happens: expected calibration error and Brier score of the arms' choices
+    ([calibration.md](calibration.md)). For this, the environment's expert is asked again in the states that they
+    reached."""
+    temperature: Literal["none", "fitted"] = "none"
+    """Temperature of the probabilities that greedy policies report: "none", or "fitted" to the choices that an arm
+    makes in validation tasks, as the environment's expert judges them. It changes no choice."""
 
 
 @dataclass(frozen=True)
@@ -181,8 +188,11 @@ class PlayConfig:
 
 
 def brought() -> dict[str, type]:
-    """Return the sections that installed packages bring: name → type, a dataclass or a `FreeSection`."""
-    return {name: resolve("recipe_sections", name) for name in names("recipe_sections")}
+    """Return the sections of methods and of installed packages: name → type, a dataclass or a `FreeSection`."""
+    sections = {name: resolve("recipe_sections", name) for name in names("recipe_sections")}
+    for module in method_modules():
+        sections |= getattr(module, "SECTIONS", {})
+    return dict(sorted(sections.items()))
 
 
 @dataclass(frozen=True)

@@ -50,15 +50,15 @@ def _rounds(folder: Path) -> Iterator[tuple[str, list[list[Taught]], list[list[T
     A log begins with the previous round's log, so the new episodes are the rest.
     """
     before: dict[str, int] = {}
-    for played in ROUNDS.values():
-        logs = {path.stem.split("-seed")[1]: _read(path) for path in sorted(folder.glob(f"{played.log}-seed*.jsonl"))}
+    for arm in ROUNDS:
+        logs = {path.stem.split("-seed")[1]: _read(path) for path in sorted(folder.glob(f"{arm}-seed*.jsonl"))}
         if not logs:
             return
-        if not played.before:
+        if not before:
             first = {seed: [one for one in log if not one.by_student] for seed, log in logs.items()}
             before = {seed: len(log) for seed, log in first.items()}
             yield "sft", [*first.values()], []
-        yield played.log, [*logs.values()], [log[before.get(seed, 0) :] for seed, log in logs.items()]
+        yield arm, [*logs.values()], [log[before.get(seed, 0) :] for seed, log in logs.items()]
         before = {seed: len(log) for seed, log in logs.items()}
 
 

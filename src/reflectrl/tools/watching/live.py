@@ -19,8 +19,9 @@ from reflectrl.core.digests import unseal
 from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.terminal import console
 from reflectrl.core.types import UserError
-from reflectrl.runs.artifacts import STAGES, State
-from reflectrl.runs.graph import pipeline_of
+from reflectrl.runs.artifact import STAGES
+from reflectrl.runs.graph import planned
+from reflectrl.runs.state import State
 
 BARS = "▁▂▃▄▅▆▇█"
 POINTS = 24
@@ -70,8 +71,8 @@ def table(folder: Path) -> Table:
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} is not a run folder (it has no recipe.toml)")
     recipe, state = read_recipe(folder / "recipe.toml"), State.read(folder)
-    graph, settings = pipeline_of(recipe).graph(recipe), recipe.plain()
-    says = {key: state.says(graph, key, settings) for key, artifact in graph.items() if not artifact.always}
+    graph, settings = planned(recipe), recipe.plain()
+    says = {key: state.says(artifact, settings) for key, artifact in graph.items() if not artifact.always}
     counts = (counted(stage, [known for key, known in says.items() if graph[key].stage == stage]) for stage in STAGES)
     title = f"{recipe.name}: {', '.join(filter(None, counts))}{'; complete' if is_complete(folder) else ''}"
     shown = Table(title=title, title_justify="left")

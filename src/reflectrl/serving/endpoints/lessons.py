@@ -1,10 +1,9 @@
-"""Builders of artifacts that endpoints make: teaching episodes, and labels of the states that a student meets."""
+"""Lessons of endpoints: teaching episodes, and labels of the states that a student meets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import numpy as np
 from reflectrl.core.config import Recipe
 from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv
-from reflectrl.core.envs.pool import EnvPool
+from reflectrl.core.envs.pool import pool_of
 from reflectrl.core.envs.teacher import ask
 from reflectrl.core.episodes import EpisodeLog, read_episodes, to_line
 from reflectrl.core.players.base import LiveEpisode, Player
@@ -22,13 +21,11 @@ from reflectrl.core.teach import Demonstration, demonstrations, teach
 from reflectrl.core.terminal import console
 from reflectrl.core.types import Episode, Sampling, Task, Turn, UserError, named_seed
 from reflectrl.learn.checkpoint import write_text
-from reflectrl.runs.arms import Arm
-from reflectrl.runs.artifacts import Artifact
+from reflectrl.runs.artifact import Build, Source
 from reflectrl.runs.demonstrations import demonstrated, finished_lines
 from reflectrl.runs.folder import Context
 from reflectrl.runs.players import load_pair, make_policy, make_reflector
 from reflectrl.runs.progress import Tick
-from reflectrl.serving.endpoints.arms import ROUNDS
 from reflectrl.serving.endpoints.config import endpoint_settings, require_address, teacher_settings
 from reflectrl.serving.endpoints.contestants import asked_by
 from reflectrl.serving.endpoints.teacher import (
@@ -50,16 +47,15 @@ CHUNK = 16
 Planned = Sequence[Job | Demonstration | Episode]
 
 
-def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
+def write_teaching(build: Build) -> None:
     """Write the teaching episodes of a split. A log that was begun is continued.
 
     Raises:
         UserError: the endpoint does not answer, the budget is spent, or there is nothing to learn in the episodes.
     """
-    recipe, seed, split = context.recipe, artifact.seed, artifact.name
-    env, path = make(recipe.env), context.run.teach(seed, split)
-    teacher, planned = _teacher(context, f"{split}-seed{seed}"), _planned(recipe, env, seed, split)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    recipe, seed, split = build.recipe, build.seed, build.name
+    env, path = make(recipe.env), build.out
+    teacher, planned = _teacher(build.context, f"{split}-seed{seed}"), _planned(recipe, env, seed, split)
     done = finished_lines(path)
     if done < len(planned):
         _tell(teacher, env, planned[done:], teacher_settings(recipe).ask == "log")
@@ -67,7 +63,7 @@ def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
         for start in range(done, len(planned), CHUNK):
             for episode in _taught(recipe, env, teacher, planned[start : start + CHUNK]):
                 log.append(episode)
-            tick(min(start + CHUNK, len(planned)), len(planned), _spent(teacher))
+            build.tick(min(start + CHUNK, len(planned)), len(planned), _spent(teacher))
     if not _teaches(path):
         aside = f" (what was rejected is in {teacher.rejected})" if teacher.rejected.exists() else ""
         raise UserError(
@@ -76,11 +72,10 @@ def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
         )
 
 
-def remaining_teaching(context: Context, artifact: Artifact) -> bool:
+def remaining_teaching(build: Build) -> bool:
     """Return whether a log of teaching episodes lacks some, or has nothing to learn from."""
-    path = context.run.teach(artifact.seed, artifact.name)
-    planned = _planned(context.recipe, make(context.recipe.env), artifact.seed, artifact.name)
-    return finished_lines(path) < len(planned) or not _teaches(path)
+    planned = _planned(build.recipe, make(build.recipe.env), build.seed, build.name)
+    return finished_lines(build.out) < len(planned) or not _teaches(build.out)
 
 
 def _teacher(context: Context, name: str) -> EndpointTeacher:
@@ -120,7 +115,7 @@ def _taught(recipe: Recipe, env: TextEnv, teacher: EndpointTeacher, planned: Pla
     """Return the teaching episodes of a chunk, in order."""
     jobs = [one for one in planned if isinstance(one, Job)]
     if jobs:
-        with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
+        with pool_of(recipe) as envs:
             found = {(e.task.id, e.seed): walked(e) for e in rollout(jobs, envs, WalkingPlayer(teacher), batch=CHUNK)}
         return [found[job.task.id, job.seed] for job in jobs]
     return explained(_played(recipe, env, planned), teacher, teacher.config.ask == "log")
@@ -185,13 +180,19 @@ class Advised:
         return self.player.turns(episodes)
 
 
-def dagger(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Let the student play, and let the teacher label the states that it meets (DAgger, Ross et al. 2011).
+def write_walks(build: Build, name: str, earlier: Path, policy: Source, reflector: Source) -> None:
+    """Write a log of DAgger: earlier episodes, then the student's, whatever it did, with the teacher's labels.
 
-    The log begins with the teaching episodes, or with the previous round's log. The student's episodes follow, whatever
-    it did, with the teacher's targets and reflections.
+    Args:
+        name: name of the log.
+        earlier: the earlier episodes.
+        policy: the student's policy.
+        reflector: the student's reflector.
+
+    Raises:
+        UserError: nobody can label the states.
     """
-    recipe, run, seed, played = context.recipe, context.run, artifact.seed, ROUNDS[artifact.name]
+    recipe, seed = build.recipe, build.seed
     env, config = make(recipe.env), teacher_settings(recipe)
     able, endpoint = env.teacher.abilities(), recipe.teach.by == "endpoint"
     knows = "expert" in able and (not endpoint or config.ask != "walks")
@@ -199,28 +200,23 @@ def dagger(context: Context, artifact: Artifact, tick: Tick) -> None:
         raise UserError(
             f"the arm 'dagger' needs a teacher: {type(env).__name__} has no expert and analyst; set teach.by = endpoint"
         )
-    policy_lm, reflector_lm = load_pair(recipe, run, seed, Arm("", played.policy, played.reflector), played.policy)
-    assert reflector_lm is not None
-    policy: Player = make_policy(recipe, policy_lm, Sampling(1.0))
-    student = Advised(policy, analyse=not endpoint) if knows else policy
-    jobs = [Job(task, named_seed(seed, played.log, task.id, k), {"player": "student", "kind": "dagger"})
+    policy_lm, reflector_lm = load_pair(recipe, seed, policy, reflector)
+    assert policy_lm is not None and reflector_lm is not None
+    acting: Player = make_policy(recipe, policy_lm, Sampling(1.0))
+    student = Advised(acting, analyse=not endpoint) if knows else acting
+    jobs = [Job(task, named_seed(seed, name, task.id, k), {"player": "student", "kind": "dagger"})
             for task in _tasks(recipe, env, "train") for k in range(config.dagger_episodes)]  # fmt: skip
-    with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
-        reflector, batch = make_reflector(recipe, reflector_lm), recipe.eval.batch
-        found = {(e.task.id, e.seed): e for e in rollout(jobs, envs, student, reflector, batch)}
+    with pool_of(recipe) as envs:
+        speaking, batch = make_reflector(recipe, reflector_lm), recipe.eval.batch
+        found = {(e.task.id, e.seed): e for e in rollout(jobs, envs, student, speaking, batch)}
     episodes = [found[job.task.id, job.seed] for job in jobs]
     states = [(k, i) for k, episode in enumerate(episodes) for i in range(len(episode.steps))]
     states = [states[i] for i in evenly(len(states), config.dagger_states)]
     advice = student.advice if isinstance(student, Advised) else Advice()
-    lessons = _lessons(
-        _teacher(context, f"{played.log}-seed{seed}") if endpoint else None, episodes, states, advice, tick
-    )
-    folder = run.path / "episodes"
-    before = run.outcomes(seed, "train") if recipe.teach.reflections == "outcomes" else run.teach(seed, "train")
-    if played.before:
-        before = folder / f"{played.before}-seed{seed}-train.jsonl"
-    lines = [to_line(episode) for episode in [*read_episodes(before), *_with_lessons(episodes, lessons)]]
-    write_text(folder / f"{played.log}-seed{seed}-train.jsonl", "".join(f"{line}\n" for line in lines))
+    teacher = _teacher(build.context, f"{name}-seed{seed}") if endpoint else None
+    lessons = _lessons(teacher, episodes, states, advice, build.tick)
+    lines = [to_line(episode) for episode in [*read_episodes(earlier), *_with_lessons(episodes, lessons)]]
+    write_text(build.out, "".join(f"{line}\n" for line in lines))
 
 
 def _lessons(

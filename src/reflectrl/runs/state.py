@@ -1,9 +1,8 @@
-"""Artifacts: the products of a run, their inputs, and the test whether a run folder already has them.
+"""Fingerprints of artifacts, and the record in a run folder of what is there already.
 
-A run is a graph of artifacts. Each is made by one process, from files to files. So a run can be interrupted anywhere,
-and the same command continues it. An artifact is complete when its output is there and was made with the same
-fingerprint: a hash of the settings it depends on and of its inputs' fingerprints. Nothing here needs torch or an
-environment, so a dry run can show the graph quickly.
+Each artifact is made by one process, from files to files. So a run can be interrupted anywhere, and the same command
+continues it. An artifact is complete when its output is there and was made with the same fingerprint: a hash of the
+settings it depends on and of its inputs' fingerprints. Nothing here needs torch or an environment.
 """
 
 from __future__ import annotations
@@ -11,22 +10,20 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from reflectrl.core.advice import is_typed, option
 from reflectrl.core.config import Recipe
 from reflectrl.core.config.values import without_removed
 from reflectrl.core.digests import digest_of
 from reflectrl.core.types import UserError
+from reflectrl.runs.artifact import STAGES, Artifact, Graph
 
 LOG = logging.getLogger(__name__)
-Stage = Literal["teach", "sft", "rl", "eval", "report"]
-STAGES: tuple[Stage, ...] = ("teach", "sft", "rl", "eval", "report")
-"""The stages of a run, in order. The verb of the same name runs everything up to and including that stage."""
 SCHEMA = 2
 """Version of `state.json`. Fingerprints of version 1 are ignored, and the folder's recipe is compared instead."""
 STATE = "state.json"
@@ -37,69 +34,7 @@ POLICY, REFLECTOR = "policy", "reflector"
 """Folders of an agent's models, beside its card. An agent without a reflector lacks the second."""
 
 
-@dataclass(frozen=True)
-class Artifact:
-    """Something that a run makes.
-
-    Attributes:
-        kind: the kind of artifact ("teach", "sft", "eval" ...). Kind, `name` and `seed` together identify it.
-        stage: the stage of the run to which it belongs.
-        build: the function that makes it, as "module:function". It is called as `build(context, artifact, tick)`, with
-            the pipeline's context (recipe and run folder), and may return lines for timings.jsonl.
-        outputs: patterns of files, relative to the run folder; each matches something once the artifact is complete.
-        inputs: `key`s of the artifacts it is made from.
-        settings: recipe keys, or whole sections, that change its content.
-        extent: recipe keys that change its size. If they change, the artifact is continued instead of refused.
-        remaining: a function, named like `build` and called as `remaining(context, artifact)`. It tells whether
-            something is left to be made although all outputs exist; "" if that cannot happen.
-        training: the folder, relative to the run folder, of the learner's state while it is trained.
-        always: True if every run makes it anew, because that is quick.
-        files: the user's files from which it is made. Their content is part of its fingerprint.
-    """
-
-    kind: str
-    name: str
-    seed: int
-    stage: Stage
-    build: str
-    outputs: tuple[str, ...]
-    inputs: tuple[str, ...] = ()
-    settings: tuple[str, ...] = ()
-    extent: tuple[str, ...] = ()
-    remaining: str = ""
-    training: str = ""
-    always: bool = False
-    files: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """Name of the artifact in the graph, in state.json and on the screen."""
-        return f"{self.kind} {self.name}" if self.always else f"{self.kind} {self.name} (seed {self.seed})"
-
-    def exists(self, folder: Path) -> bool:
-        """Tell whether all outputs exist."""
-        return all(any(folder.glob(pattern)) for pattern in self.outputs)
-
-    def is_begun(self, folder: Path) -> bool:
-        """Tell whether any part of it exists: an output, or the state of an unfinished training."""
-        patterns = (*self.outputs, f"{self.training}*") if self.training else self.outputs
-        return any(any(folder.glob(pattern)) for pattern in patterns)
-
-
-Graph = Mapping[str, Artifact]
-"""Artifacts by key, each after its inputs."""
-
-
-def graph_of(artifacts: Iterable[Artifact]) -> Graph:
-    """Return the artifacts by key, in the given order, which must put inputs first. Of equal keys, the first counts."""
-    graph: dict[str, Artifact] = {}
-    for artifact in artifacts:
-        assert all(name in graph for name in artifact.inputs), f"{artifact.key} stands before one of its inputs"
-        graph.setdefault(artifact.key, artifact)
-    return graph
-
-
-def fingerprint(graph: Graph, key: str, settings: Mapping[str, Any]) -> str:
+def fingerprint(artifact: Artifact, settings: Mapping[str, Any]) -> str:
     """Return a hash of everything on which an artifact depends: its settings that differ from the defaults, and its
     inputs.
 
@@ -109,9 +44,9 @@ def fingerprint(graph: Graph, key: str, settings: Mapping[str, Any]) -> str:
     Raises:
         UserError: one of its files cannot be read.
     """
-    artifact, settings = graph[key], _deciding(settings)
+    settings = _deciding(settings)
     chosen = {name: _changed(value_of(settings, name), value_of(defaults(), name)) for name in artifact.settings}
-    inputs = [fingerprint(graph, name, settings) for name in artifact.inputs]
+    inputs = [fingerprint(needed, settings) for needed in artifact.made_from]
     files = [digest_of(Path(name)) for name in artifact.files]
     return _hash([artifact.kind, artifact.name, artifact.seed, chosen, inputs, *files])
 
@@ -151,18 +86,18 @@ def value_of(settings: Mapping[str, Any], dotted: str) -> Any:
     return found
 
 
-def settings_of(graph: Graph, key: str) -> Iterator[str]:
+def settings_of(artifact: Artifact) -> Iterator[str]:
     """Yield the recipe keys on which an artifact depends, beginning with its inputs' keys."""
-    for name in graph[key].inputs:
-        yield from settings_of(graph, name)
-    yield from graph[key].settings
+    for needed in artifact.made_from:
+        yield from settings_of(needed)
+    yield from artifact.settings
 
 
-def files_of(graph: Graph, key: str) -> Iterator[str]:
+def files_of(artifact: Artifact) -> Iterator[str]:
     """Yield the user's files on which an artifact depends, beginning with its inputs' files."""
-    for name in graph[key].inputs:
-        yield from files_of(graph, name)
-    yield from graph[key].files
+    for needed in artifact.made_from:
+        yield from files_of(needed)
+    yield from artifact.files
 
 
 @dataclass
@@ -215,20 +150,20 @@ class State:
         noted["artifacts"] = self.made
         write_text(self.path, json.dumps({**noted, "digest": _hash(noted)}, indent=1) + "\n")
 
-    def begin(self, graph: Graph, key: str, settings: Mapping[str, Any]) -> None:
+    def begin(self, artifact: Artifact, settings: Mapping[str, Any]) -> None:
         """Note that an artifact is being made with these settings."""
-        self.made[key] = {"fingerprint": fingerprint(graph, key, settings)}
+        self.made[artifact.key] = {"fingerprint": fingerprint(artifact, settings)}
 
     def finish(self, artifact: Artifact, settings: Mapping[str, Any]) -> None:
         """Note that a begun artifact is complete."""
         self.made[artifact.key]["extent"] = extent(artifact, settings)
 
-    def says(self, graph: Graph, key: str, settings: Mapping[str, Any]) -> str:
+    def says(self, artifact: Artifact, settings: Mapping[str, Any]) -> str:
         """Return the status of an artifact without reading its files: "done", "begun", "outdated" or "missing"."""
-        artifact, record = graph[key], self.made.get(key, {})
+        record = self.made.get(artifact.key, {})
         if not artifact.is_begun(self.path.parent):
             return "missing"
-        if record and record["fingerprint"] != fingerprint(graph, key, settings):
+        if record and record["fingerprint"] != fingerprint(artifact, settings):
             return "outdated"
         done = record.get("extent") == extent(artifact, settings) and artifact.exists(self.path.parent)
         return "done" if done else "begun"
@@ -255,12 +190,12 @@ def refuse_other_settings(
     for key, artifact in graph.items():
         if artifact.always or not artifact.is_begun(folder):
             continue
-        wanted = fingerprint(graph, key, now)
-        made = state.made.get(key, {}).get("fingerprint") or (fingerprint(graph, key, before) if before else wanted)
+        wanted = fingerprint(artifact, now)
+        made = state.made.get(key, {}).get("fingerprint") or (fingerprint(artifact, before) if before else wanted)
         if made != wanted:
-            names = dict.fromkeys(settings_of(graph, key))
+            names = dict.fromkeys(settings_of(artifact))
             differences = (difference(name, value_of(before or {}, name), value_of(now, name)) for name in names)
-            files = ", ".join(dict.fromkeys(files_of(graph, key)))
+            files = ", ".join(dict.fromkeys(files_of(artifact)))
             other = f"another content of {files}" if files else f"{key!r} made with other settings"
             detail = next(filter(None, differences), other)
             forks = place == "folder" and is_typed()  # in Python there is no forking
@@ -287,8 +222,8 @@ def listing(graph: Graph, state: State, settings: Mapping[str, Any]) -> list[str
     """Return one line per artifact: its stage, its key, its status, and its inputs."""
     lines = []
     for key, artifact in graph.items():
-        known = "made by every run" if artifact.always else state.says(graph, key, settings)
-        inputs = [name.removesuffix(f" (seed {artifact.seed})") for name in artifact.inputs]
+        known = "made by every run" if artifact.always else state.says(artifact, settings)
+        inputs = [needed.key.removesuffix(f" (seed {artifact.seed})") for needed in artifact.made_from]
         sources = ", ".join([*inputs, *(f"[{name}]" for name in artifact.settings), *artifact.files])
         lines.append(f"{artifact.stage:6} {key}: {known}{f'; from {sources}' if sources else ''}")
     return lines
