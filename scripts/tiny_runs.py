@@ -27,7 +27,7 @@ TINY = shlex.split(
     "--eval.episodes 3 --seeds 0,1 --distill.episodes 1 --distill.steps 3 --distill.batch_size 4 "
     "--distill.eval_every 1 --distill.eval_episodes 2 --values.critic_steps 2 --values.critic_batch 8 "
     "--values.actor_steps 2 --values.actor_batch 4 --reflecting.states 3 --reflecting.samples 2 "
-    "--reflecting.continuations 1 --reflecting.rounds 2 --reflecting.steps 2 --reflecting.batch_size 2 "
+    "--reflecting.continuations 1 --reflecting.rounds 3 --reflecting.steps 2 --reflecting.batch_size 2 "
 )
 OFFLINE = shlex.split(
     "--offline.steps 3 --offline.reference_steps 3 --offline.value_epochs 2 --offline.eval_every 1 "

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from reflectrl.core.config import Recipe
 from reflectrl.runs.artifact import Artifact, Build
-from reflectrl.runs.graph import kind_of, planned
 from reflectrl.runs.folder import RunFolder
+from reflectrl.runs.graph import kind_of, planned
 from reflectrl.runs.progress import silently
 
 MARKS = ("reflectrl.json", "config.json", "reference_cache.json")

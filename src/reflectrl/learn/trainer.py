@@ -316,10 +316,13 @@ def load_weights(model: Model, weights: dict[str, Tensor]) -> None:
 
 
 def cosine(step: int, steps: int, warmup: float) -> float:
-    """Rise linearly from 0 over a share `warmup` of the steps, then fall along a cosine to a tenth."""
+    """Rise linearly over a share `warmup` of the steps, then fall along a cosine to a tenth.
+
+    The first of n rising steps has 1/n of the peak, since a step with a rate of 0 would be wasted.
+    """
     rising = round(warmup * steps)
     if step < rising:
-        return step / rising
+        return (step + 1) / rising
     return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reflectrl.core.config import Recipe
-from reflectrl.runs.arms import Arm, all_arms
-from reflectrl.runs.artifact import STAGES, Artifact
 from reflectrl.core.plugins import names, suggestion
 from reflectrl.core.types import UserError
+from reflectrl.runs.arms import Arm, all_arms
+from reflectrl.runs.artifact import STAGES, Artifact
 
 if TYPE_CHECKING:  # players bring torch, which lists and help do without
     from reflectrl.core.players.base import Player

@@ -6,12 +6,12 @@
 
     sft(plan, "policy", start=base(plan), train=teaching(plan, "train"), validation=teaching(plan, "validation"))
 
-Such a call runs nothing: it adds an artifact to the plan, and returns it as a handle for further calls. The runner calls
-the function itself later, with a path in place of each handle. So a function cannot read what its call does not name,
-and the fingerprint covers whatever it reads.
+Such a call runs nothing: it adds an artifact to the plan, and returns it as a handle for further calls. The runner
+calls the function itself later, with a path in place of each handle. So a function reads only what its call names, and
+the fingerprint covers whatever it reads.
 
-Nothing here needs torch or an environment, so a dry run can show the graph quickly. For the same reason, builders import
-what is slow inside their bodies.
+Nothing here needs torch or an environment, so a dry run can show the graph quickly. For the same reason, builders
+import what is slow inside their bodies.
 """
 
 from __future__ import annotations

@@ -12,15 +12,15 @@ from reflectrl.core.config import Recipe
 from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.episodes import EpisodeLog, drop_half_line, read_episodes, task_key
+from reflectrl.core.teach import Demonstration, demonstrations
+from reflectrl.core.teach.outcomes import Tried, outcome_text, with_outcomes
+from reflectrl.core.teach.recorded import has_reflections, labelled, recorded, require_lessons
+from reflectrl.core.types import Episode, UserError, named_seed
 from reflectrl.learn.validation import evenly
 from reflectrl.models.players import Policy
 from reflectrl.runs.arms import select_arms
 from reflectrl.runs.folder import RunFolder
 from reflectrl.runs.progress import Tick
-from reflectrl.core.teach import Demonstration, demonstrations
-from reflectrl.core.teach.outcomes import Tried, outcome_text, with_outcomes
-from reflectrl.core.teach.recorded import has_reflections, labelled, recorded, require_lessons
-from reflectrl.core.types import Episode, UserError, named_seed
 
 SAMPLES = 500
 """Number of made-up reflections for training a scratch tokenizer, before real ones exist."""
@@ -127,7 +127,7 @@ def write_outcomes(recipe: Recipe, episodes: Path, policy: Policy, out: Path, se
 
 
 def sample_outcomes(recipe: Recipe, path: Path) -> list[str]:
-    """Return reflections like those that `write_outcomes` will write, with made-up numbers: text for a scratch tokenizer."""
+    """Return reflections in the form of `write_outcomes`, with made-up numbers: text for a scratch tokenizer."""
 
     def sampled() -> Iterator[str]:
         count, most = recipe.teach.outcome_episodes, recipe.teach.outcome_actions

@@ -19,6 +19,10 @@ from reflectrl.core.envs.base import SPLITS, TextEnv
 from reflectrl.core.envs.pool import EnvPool, pool_of
 from reflectrl.core.envs.teacher import ABILITIES
 from reflectrl.core.episodes import EpisodeLog, check_disjoint, drop_half_line, read_episodes
+from reflectrl.core.players import Player
+from reflectrl.core.plugins import suggestion
+from reflectrl.core.rollout import Job, advance, rollout
+from reflectrl.core.types import Episode, Task, UserError, named_seed
 from reflectrl.learn.curriculum import Curriculum
 from reflectrl.learn.exploration import RewardShaping
 from reflectrl.models.labels import require_labels
@@ -26,10 +30,6 @@ from reflectrl.runs.arms import Arm, select_arms
 from reflectrl.runs.artifact import Build, Source
 from reflectrl.runs.folder import OTHER_TASKS, Context, RunFolder
 from reflectrl.runs.players import Models, build_players, is_base, load_pair, name_of
-from reflectrl.core.players import Player
-from reflectrl.core.plugins import suggestion
-from reflectrl.core.rollout import Job, advance, rollout
-from reflectrl.core.types import Episode, Task, UserError, named_seed
 
 Timings = list[dict[str, Any]]
 Attempt = tuple[str, int]

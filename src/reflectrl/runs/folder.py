@@ -13,12 +13,12 @@ from reflectrl.core.advice import option
 from reflectrl.core.config import Recipe, read_recipe, to_toml
 from reflectrl.core.config.folders import locked, no_link, refuse_links
 from reflectrl.core.config.trust import needing_trust, remember
+from reflectrl.core.plugins import one_line
+from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import recover, write_text
 from reflectrl.runs.artifact import Graph
 from reflectrl.runs.precision import decide, decided
 from reflectrl.runs.state import State, refuse_other_settings
-from reflectrl.core.plugins import one_line
-from reflectrl.core.types import UserError
 
 
 @dataclass(frozen=True)

@@ -39,13 +39,13 @@ class RunKind:
 
 
 def run_kinds() -> list[RunKind]:
-    """Return the kinds of run that packages bring, as RUN_KIND in their modules of arms, and then the core's."""
-    return [*(module.RUN_KIND for module in installed_modules() if hasattr(module, "RUN_KIND")), ENVIRONMENT]
+    """Return the kinds of run that packages bring, as RUN_KIND in their modules of arms."""
+    return [module.RUN_KIND for module in installed_modules() if hasattr(module, "RUN_KIND")]
 
 
 def kind_of(recipe: Recipe) -> RunKind:
-    """Return the kind of a recipe's run."""
-    return next(kind for kind in run_kinds() if kind.is_for(recipe))
+    """Return the kind of a recipe's run: a package's, or a run in an environment."""
+    return next((kind for kind in run_kinds() if kind.is_for(recipe)), ENVIRONMENT)
 
 
 def planned(recipe: Recipe) -> Graph:
@@ -54,7 +54,8 @@ def planned(recipe: Recipe) -> Graph:
     Raises:
         UserError: the recipe names an unknown arm, or settings contradict each other.
     """
-    return kind_of(recipe).plan(recipe)
+    kind = kind_of(recipe)
+    return plan_environment(recipe) if kind is ENVIRONMENT else kind.plan(recipe)
 
 
 def plan_environment(recipe: Recipe) -> Graph:
@@ -80,6 +81,7 @@ def plan_environment(recipe: Recipe) -> Graph:
     stages.report(plan, recipe.name, results=results)
     return in_order(made.values())
 
+
 def begin_environment(recipe: Recipe, run: RunFolder) -> Context:
     """Check that environment, models and demonstrations fit the recipe, and that no test task is trained on."""
     from reflectrl.runs.demonstrations import check_log
@@ -93,10 +95,11 @@ def begin_environment(recipe: Recipe, run: RunFolder) -> Context:
     check_log(recipe, run)
     return Context(recipe, run, tasks)
 
+
 def show_arms(context: Context) -> None:
     """Print the table of arms, and one played episode."""
-    from reflectrl.runs.results import show_episode, show_results
     from reflectrl.core.terminal import console
+    from reflectrl.runs.results import show_episode, show_results
 
     screen = console(120)
     show_results(screen, context.run.path, select_arms(context.recipe.arms, context.recipe))

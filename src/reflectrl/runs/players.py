@@ -9,22 +9,22 @@ from typing import Literal
 from reflectrl.core.config import Recipe, read_recipe
 from reflectrl.core.config.trust import REMOTE_CODE, needing_trust, require
 from reflectrl.core.envs import make
+from reflectrl.core.players import Player
+from reflectrl.core.players.simple import UNLEARNED
+from reflectrl.core.prompts.chat import Role, chat_of, system_prompt
+from reflectrl.core.types import Sampling, UserError, named_seed
 from reflectrl.learn.checkpoint import recover
 from reflectrl.models.adapters import backbone_of, is_adapter
 from reflectrl.models.cards import CARD as TRAINED
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
+from reflectrl.models.players import Policy, Reflector
 from reflectrl.models.sources import find_model
 from reflectrl.runs.arms import Arm, base, players_of, select_arms, start_of
 from reflectrl.runs.artifact import PRETRAINED, Handle, Plan, Source
 from reflectrl.runs.card import Card, read_card
 from reflectrl.runs.precision import in_run
 from reflectrl.runs.state import CARD, POLICY, REFLECTOR
-from reflectrl.core.players import Player
-from reflectrl.models.players import Policy, Reflector
-from reflectrl.core.players.simple import UNLEARNED
-from reflectrl.core.prompts.chat import Role, chat_of, system_prompt
-from reflectrl.core.types import Sampling, UserError, named_seed
 
 BASE = "base"
 """Name of an untrained model in the provenance of episodes."""

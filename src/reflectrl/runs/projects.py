@@ -13,9 +13,9 @@ from typing import Any
 
 from reflectrl.core.advice import option
 from reflectrl.core.config import Recipe, Word, load_recipe, parse_overrides, read_recipe
-from reflectrl.runs.arms import select_arms
 from reflectrl.core.plugins import announced, suggestion
 from reflectrl.core.types import UserError
+from reflectrl.runs.arms import select_arms
 
 RECIPE = "recipe.toml"
 

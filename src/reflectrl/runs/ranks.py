@@ -25,13 +25,13 @@ import torch.distributed as dist
 
 from reflectrl.core.config import Recipe
 from reflectrl.core.distributed import PATIENCE, LostRank, Team, launched, together
+from reflectrl.core.plugins import one_line
+from reflectrl.core.terminal import printable_line
+from reflectrl.core.types import UserError
 from reflectrl.runs.artifact import Artifact, Graph
 from reflectrl.runs.folder import Context, RunFolder
 from reflectrl.runs.progress import Tick, silently
 from reflectrl.runs.workers import Timings, make
-from reflectrl.core.plugins import one_line
-from reflectrl.core.terminal import printable_line
-from reflectrl.core.types import UserError
 
 ARRIVAL = 900.0
 """Seconds within which all ranks have to join. Machines of a cluster start at different moments."""

@@ -26,12 +26,12 @@ from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.episodes import read_episodes
 from reflectrl.core.evaluation import Row, rows_of, summarise
 from reflectrl.core.git import Commits, is_clone
+from reflectrl.core.terminal import printable_line
+from reflectrl.core.types import Episode, Step, UserError
 from reflectrl.learn.checkpoint import write_text
 from reflectrl.runs.arms import Arm
 from reflectrl.runs.evaluation import attempt_of, evaluations
 from reflectrl.runs.folder import RunFolder
-from reflectrl.core.terminal import printable_line
-from reflectrl.core.types import Episode, Step, UserError
 
 ORIGIN = ("commit", "hardware")
 """Keys that tell where results were made. If the same results come out again, these keys are left as they are."""

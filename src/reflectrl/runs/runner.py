@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core.config import Recipe
+from reflectrl.core.terminal import console
 from reflectrl.learn.checkpoint import drop_state
 from reflectrl.runs import metrics
 from reflectrl.runs.artifact import STAGES, Artifact, Build, Graph
 from reflectrl.runs.folder import Context, RunFolder, alone, claim, unusable
-from reflectrl.runs.graph import kind_of
+from reflectrl.runs.graph import kind_of, planned
 from reflectrl.runs.progress import Board, silently
 from reflectrl.runs.ranks import joined
 from reflectrl.runs.state import State
 from reflectrl.runs.workers import Workers, silence
-from reflectrl.core.terminal import console
 
 
 def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
@@ -28,7 +28,7 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
     """
     with joined(recipe) as ranks:
         kind = kind_of(recipe)
-        graph = kind.plan(recipe)
+        graph = planned(recipe)
         context = kind.begin(recipe, RunFolder(folder))
         silence()
         if ranks is not None and ranks.team.rank > 0:

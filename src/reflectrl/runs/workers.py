@@ -20,14 +20,14 @@ import transformers
 
 from reflectrl.core.config import Recipe
 from reflectrl.core.envs.workers import deaf_children, portable
+from reflectrl.core.plugins import one_line, resolve_engine
+from reflectrl.core.types import UserError, named_seed
 from reflectrl.learn.checkpoint import keeping
 from reflectrl.models.memory import out_of_memory_told
 from reflectrl.runs.artifact import Artifact, Build
 from reflectrl.runs.folder import Context
 from reflectrl.runs.metrics import listening
 from reflectrl.runs.progress import Board, Tick
-from reflectrl.core.plugins import one_line, resolve_engine
-from reflectrl.core.types import UserError, named_seed
 
 if TYPE_CHECKING:
     from reflectrl.runs.ranks import Ranks

@@ -19,7 +19,7 @@ from reflectrl.wings.text.generation.generate import read_completions
 from reflectrl.wings.text.generation.table import TextRow, percentiles, pooled, row_of
 from reflectrl.wings.text.pipeline.graph import DATA, places, task_name
 from reflectrl.wings.text.pipeline.task import TextTask
-from reflectrl.wings.text.pipeline.training import reference_cache, written_to
+from reflectrl.wings.text.pipeline.training import reference_cache, written_by_reference, written_to
 from reflectrl.wings.text.samples import Sample
 
 
@@ -43,7 +43,7 @@ def _written(run: Path, text: TextTask, place: Mapping[str, Any]) -> list[Sample
     return [sample for sample in read_completions(written_to(run, place)).values() if sample.group in kept]
 
 
-def spread(text: TextTask, references: Sequence[Path], values: Sequence[Path]) -> list[dict[str, Any]]:
+def spread(build: Build, text: TextTask, references: Sequence[Path], values: Sequence[Path]) -> list[dict[str, Any]]:
     """Return percentiles of reward, value and advantage on the training samples, per seed.
 
     Args:
@@ -53,7 +53,8 @@ def spread(text: TextTask, references: Sequence[Path], values: Sequence[Path]) -
     found = []
     for seed, reference, folder in zip(text.recipe.seeds, references, values, strict=False):
         lm = text.load(reference, seed)
-        _, known = reference_cache(text, lm, seed, folder, text.offline[0], lambda _: None)
+        written = written_by_reference(build, seed)
+        _, known = reference_cache(text, lm, seed, folder, written, text.offline[0], lambda _: None)
         numbers = {
             "reward": known.values_N + known.advantages_N,
             "value": known.values_N,
@@ -76,7 +77,7 @@ def write_results(build: Build, text: TextTask, references: Sequence[Path], valu
         "rewards": sorted(sections["test_rewards"] or sections["rewards"]),
         "rows": [asdict(row) for row in found],
         "summary": [asdict(line) for line in pooled(found, text.recipe.eval.confidence)],
-        "percentiles": spread(text, references, values),
+        "percentiles": spread(build, text, references, values),
     }
     write_text(build.out, json.dumps(results, indent=1) + "\n")
 

@@ -153,12 +153,9 @@ def fit_values(build: Build, text: TextTask, reference: Path) -> None:
             about = f"explained variance {metrics['explained_variance']:.2f}"
             build.tick(int(metrics["step"]), offline_settings(text.recipe).value_epochs, about)
 
-        def write_played() -> Outcomes:
-            return _played(text, lm, seed, _written(build, REFERENCE, "value", "validation", "greedy"))
-
         sets = {tuple(sample.id for sample in text.training(arm)): arm for arm in reversed(text.offline)}
         for algorithm in reversed(sets.values()):  # one algorithm per distinct set of training samples
-            reference_cache(text, lm, seed, build.out.parent, algorithm, note, write_played)
+            reference_cache(text, lm, seed, build.out.parent, written_by_reference(build, seed), algorithm, note)
 
 
 def remaining_values(folder: Path, text: TextTask) -> bool:
@@ -172,9 +169,9 @@ def reference_cache(
     lm: LanguageModel,
     seed: int,
     folder: Path,
+    written: Path,
     algorithm: str,
     note: Note,
-    play: Callable[[], Outcomes] | None = None,
 ) -> tuple[Dataset, ReferenceCache]:
     """Return an algorithm's samples as data of the model, and the reference's view of them.
 
@@ -182,11 +179,11 @@ def reference_cache(
 
     Args:
         folder: the folder with the caches.
-        play: scores completions of the reference, if its value is fitted to them and there is no cache yet.
+        written: the file for completions of the reference, if its value is fitted to them.
     """
     config, samples = offline_settings(text.recipe), text.training(algorithm)
     data = text_dataset(lm, samples, config)
-    played = play if config.value_from == "rollouts" else None
+    played = partial(_played, text, lm, seed, written) if config.value_from == "rollouts" else None
     cache = cache_folder(folder, text, algorithm)
     return data, cached_reference(cache, data, config, named_seed(seed, "value"), note, played)
 
@@ -244,7 +241,7 @@ def train_arm(build: Build, text: TextTask, reference: Path, values: Path | None
             return verdict
 
         recipe, learning_seed = text.recipe, named_seed(seed, name)
-        evaluate = partial(_evaluate, text, lm, seed, _written(build, name, "now", "validation", "learning"))
+        evaluate = partial(_evaluate, text, lm, seed, _written(build, name, seed, "now", "validation", "learning"))
         if values is None:
             prompts, reward = text.prompts("train"), text.reward.label
             train_online_text(
@@ -252,7 +249,9 @@ def train_arm(build: Build, text: TextTask, reference: Path, values: Path | None
             )
         else:
             config = replace(offline_settings(recipe), algorithm=cast(Algorithm, name))
-            data, known = reference_cache(text, lm, seed, values, name, lambda _: None)
+            data, known = reference_cache(
+                text, lm, seed, values, written_by_reference(build, seed), name, lambda _: None
+            )
             train_offline(data, known, config, learning_seed, note, learner, evaluate)
     _save(build.out, lm, seed)
     saved = load_state(learner)
@@ -305,9 +304,13 @@ def unwritten(build: Build, text: TextTask) -> Iterator[tuple[dict[str, Any], li
             yield place, prompts
 
 
-def _written(build: Build, arm: str, checkpoint: str, split: str, sampling: str) -> Path:
-    """Return a file for completions that are made while an arm is trained."""
-    place = {"arm": arm, "seed": build.seed, "checkpoint": checkpoint, "split": split, "sampling": sampling}
+def written_by_reference(build: Build, seed: int) -> Path:
+    """Return the file for completions of the reference to which its value is fitted."""
+    return _written(build, REFERENCE, seed, "value", "validation", "greedy")
+
+
+def _written(build: Build, arm: str, seed: int, checkpoint: str, split: str, sampling: str) -> Path:
+    place = {"arm": arm, "seed": seed, "checkpoint": checkpoint, "split": split, "sampling": sampling}
     return written_to(build.context.run.path, place)
 
 
