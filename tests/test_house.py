@@ -26,8 +26,11 @@ ORDER = {
         "envs", "players", "rollout", "episodes", "teach", "evaluation",
     ),
     "serving": ("endpoints", "remote", "server"),
-    "methods": ("values", "offline", "reflecting", "distill", "hindsight", "pretrained"),
-    "tools": ("downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "mirror", "browser"),
+    "methods": (
+        "values", "offline", "reflecting", "distill", "hints", "pretrained", "archer", "distilled", "hindsight",
+        "linvit", "offline_learning", "prompted", "reflector_rejection", "reflector_rl",
+    ),
+    "tools": ("downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "browser"),
 }  # fmt: skip
 """Parts of a room; each imports only from itself and from those before it."""
 REMOVABLE = ("serving", "methods", "tools", "examples", "wings")

@@ -18,7 +18,7 @@ from tests.models.calls import action_texts, cached_text_logits
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
-SCORINGS = [one for one in get_args(Scoring) if one != "enumeration"]
+SCORINGS = [one for one in get_args(Scoring) if one not in ("enumeration", "options")]
 scorings = pytest.mark.parametrize("scoring", SCORINGS)
 families = pytest.mark.parametrize("family", FAMILIES)
 NAMES = ("go", "go north", "go north now", "look", "look at the sea", "wait", "w", "x y z", "Go!", "1", "1 2")

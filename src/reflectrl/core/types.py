@@ -117,6 +117,21 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class AuxiliaryQuestion:
+    """Question about a state that a policy is also trained on, so that it learns what its choice depends on.
+
+    Attributes:
+        text: the question, in one line.
+        answers: the possible answers.
+        correct: index of the correct answer.
+    """
+
+    text: str
+    answers: tuple[str, ...] = ("yes", "no")
+    correct: int = 0
+
+
+@dataclass(frozen=True)
 class Step:
     """Step of an episode: an observation, the turns taken on it, the action that followed, and its reward.
 
@@ -127,6 +142,8 @@ class Step:
         target: index of the best action according to the teacher; None outside teaching data.
         label: use of this step in supervised fine-tuning: "positive" (a step on the way), "negative" (the step after
             an error, whose reflection explains it), or None (context only; nothing trains on it).
+        preferences: the teacher's relative weight of each legal action, if it has more to say than the best action.
+        questions: further questions about this state, with their answers.
     """
 
     observation: Observation
@@ -136,6 +153,16 @@ class Step:
     events: tuple[str, ...] = ()
     target: int | None = None
     label: StepLabel | None = None
+    preferences: tuple[float, ...] = ()
+    questions: tuple[AuxiliaryQuestion, ...] = ()
+
+    @property
+    def best(self) -> tuple[int, ...]:
+        """The teacher's best actions: the most preferred ones, or the target. Empty outside teaching data."""
+        if self.preferences:
+            highest = max(self.preferences)
+            return tuple(i for i, weight in enumerate(self.preferences) if weight == highest)
+        return () if self.target is None else (self.target,)
 
     @property
     def reflection(self) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,10 +16,14 @@ from reflectrl.core.distributed import ALONE, Team
 from reflectrl.core.episodes import ChoiceRow, ReflectionRow
 from reflectrl.core.prompts import tokenize
 from reflectrl.core.types import named_seed
+from reflectrl.learn.decisions import Decision, decision_nll, decision_of, decisions_loss, read_tokens
 from reflectrl.learn.losses import completion_nll
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy
 from reflectrl.models.sharing import Ids, Packing, apart, pack, portions, shared_length
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 ACTIVATIONS = 4 * 2**30
 """Approximate bytes of activations that a pass may keep for its gradient. Larger batches are split into passes."""
@@ -34,14 +38,18 @@ class Example(NamedTuple):
     start: int
 
 
-class Examples(Sequence[Example]):
+Rows = Sequence[Example] | Sequence[Decision]
+"""Training rows, all of the same kind."""
+
+
+class Examples(Sequence[Any]):
     """Rows that are tokenised only when they are accessed, since a short training sees few of them.
 
     Attributes:
         histories: the history with which each row's prompt begins. Rows of an episode are in order, so it grows.
     """
 
-    def __init__(self, histories: Sequence[str], encode: Callable[[int], Example]) -> None:
+    def __init__(self, histories: Sequence[str], encode: Callable[[int], Example | Decision]) -> None:
         self._count, self._encode, self.histories = len(histories), encode, histories
 
     def __len__(self) -> int:
@@ -69,11 +77,17 @@ def reflection_examples(lm: LanguageModel, rows: Sequence[ReflectionRow]) -> Exa
     return Examples([row.prompt.history for row in rows], encode)
 
 
-def choice_examples(policy: Policy, rows: Sequence[ChoiceRow], seed: int) -> Examples:
+def choice_examples(policy: Policy, rows: Sequence[ChoiceRow], seed: int, auxiliary_coef: float = 0.0) -> Examples:
     """Tokenise the policy's rows. The completion is a label, or the action's text if the policy scores texts.
 
-    If the policy shuffles labels, they are shuffled here too.
+    If the policy shuffles labels, they are shuffled here too. A policy that scores options gets `Decision`s.
+
+    Args:
+        auxiliary_coef: weight of the rows' further questions, if the policy scores options.
     """
+    histories = [row.observation.history for row in rows]
+    if policy.scoring == "options":
+        return Examples(histories, lambda index: decision_of(policy, rows[index], auxiliary_coef))
 
     def encode(index: int) -> Example:
         row = rows[index]
@@ -84,13 +98,13 @@ def choice_examples(policy: Policy, rows: Sequence[ChoiceRow], seed: int) -> Exa
         answer = policy.answer(row.observation.actions, row.target, order.index(row.target))
         return Example((*prompt, *answer), len(prompt))
 
-    return Examples([row.observation.history for row in rows], encode)
+    return Examples(histories, encode)
 
 
 # ---- batches ---------------------------------------------------------------------------------------------------------
 
 
-def row_groups(rows: Sequence[Example], by_episode: bool) -> list[range]:
+def row_groups(rows: Rows, by_episode: bool) -> list[range]:
     """Group rows by episode, within which the history only grows, or put each row in its own group."""
     if not by_episode or not isinstance(rows, Examples):
         return [range(i, i + 1) for i in range(len(rows))]
@@ -119,8 +133,12 @@ def shuffled_batches(groups: Sequence[range], batch_size: int, seed: int, skip: 
         epoch += 1
 
 
-def micro_batches(rows: Sequence[Example], lm: LanguageModel, config: SFTConfig) -> Iterator[slice]:
+def micro_batches(rows: Rows, lm: LanguageModel, config: SFTConfig) -> Iterator[slice]:
     """Split a batch into passes of as many rows as `ACTIVATIONS` allows, or into `config.accumulate` passes."""
+    if are_decisions(rows):
+        read = [read_tokens(row) * lm.activation_bytes for row in rows]
+        most = sum(read) if config.accumulate else ACTIVATIONS
+        return portions(read, most // max(1, config.accumulate))
     if config.accumulate:
         return portions([1] * len(rows), math.ceil(len(rows) / config.accumulate))
     earlier: list[Ids] = [(), *(row.ids for row in rows)]
@@ -167,40 +185,61 @@ def completion_logits(lm: LanguageModel, rows: Sequence[Example], share: Share =
     return lm.backend.logits(hidden_MD).float(), hidden_MD, targets_M
 
 
-def summed_nll(lm: LanguageModel, rows: Sequence[Example], share: Share) -> Tensor:
-    """Return the loss (nats), summed over the completion tokens of some rows."""
+def are_decisions(rows: Rows) -> TypeIs[Sequence[Decision]]:
+    """Return whether the rows are decisions among options."""
+    return isinstance(rows[0], Decision)
+
+
+def summed_nll(lm: LanguageModel, rows: Rows, share: Share) -> Tensor:
+    """Return the loss (nats), summed over the completion tokens of some rows, or over decisions."""
+    if are_decisions(rows):
+        return decisions_loss(lm, rows)
     logits_MV, _, targets_M = completion_logits(lm, rows, share)
     return completion_nll(logits_MV, targets_M) * len(targets_M)
 
 
-def nll_and_text_loss(lm: LanguageModel, rows: Sequence[Example], share: Share) -> tuple[Tensor, Tensor]:
+def nll_and_text_loss(lm: LanguageModel, rows: Rows, share: Share) -> tuple[Tensor, Tensor]:
     """Return `summed_nll`, and the mean loss over the prompts' own tokens in blocks at the start of a prompt.
 
     Text that repeats itself ("> go to desk 1", "You arrive at desk 1.") gives a model trained from scratch many more
     occasions than the completions do to learn to copy from its context.
     """
+    if are_decisions(rows):
+        packing = pack([row.ids for row in rows])
+        return decisions_loss(lm, rows), _text_loss(lm, packing, lm.backend.read(packing, "all"))
     packing = share([row.ids[:-1] for row in rows])
     places = [place for i, row in enumerate(rows) for place in packing.places(i)[row.start - 1 :]]
     hidden_ND = lm.backend.read(packing, "all")
     targets = [token for row in rows for token in row.ids[row.start :]]
-    begun, texts, start = list[int](), list[int](), 0
+    nll = completion_nll(lm.backend.logits(hidden_ND[places]).float(), torch.tensor(targets, device=lm.device))
+    return nll * len(targets), _text_loss(lm, packing, hidden_ND)
+
+
+def _text_loss(lm: LanguageModel, packing: Packing, hidden_ND: Tensor) -> Tensor:
+    """Return the mean loss over all tokens of blocks that begin a prompt.
+
+    Args:
+        hidden_ND: hidden states of all tokens, in the order of the packing's blocks.
+    """
+    places, targets, start = list[int](), list[int](), 0
     for block in packing.blocks:
         if block.start == 0:
-            begun += range(start, start + len(block.ids) - 1)
-            texts += block.ids[1:]
+            places += range(start, start + len(block.ids) - 1)
+            targets += block.ids[1:]
         start += len(block.ids)
-    nll, text_loss = (
-        completion_nll(lm.backend.logits(hidden_ND[at]).float(), torch.tensor(wanted, device=lm.device))
-        for at, wanted in ((places, targets), (begun, texts))
-    )
-    return nll * len(targets), text_loss
+    return completion_nll(lm.backend.logits(hidden_ND[places]).float(), torch.tensor(targets, device=lm.device))
 
 
 @torch.no_grad()
 def evaluate_loss(
-    lm: LanguageModel, examples: Sequence[Example], batch_size: int, share: Share = apart, team: Team = ALONE
+    lm: LanguageModel, examples: Rows, batch_size: int, share: Share = apart, team: Team = ALONE
 ) -> float:
-    """Return the mean loss per completion token (nats). Each process of the team computes a part of it."""
+    """Return the mean loss per completion token, or per decision without its further questions (nats).
+
+    Each process of the team computes a part of it.
+    """
+    if are_decisions(examples):
+        examples = [Decision(*row[:-1]) for row in examples]  # without the further questions
     tokens = sum(len(row.ids) - row.start for row in examples)
     starts = team.part(range(0, len(examples), batch_size))
     own = sum(float(summed_nll(lm, examples[i : i + batch_size], share)) for i in starts)
@@ -209,12 +248,19 @@ def evaluate_loss(
 
 @torch.no_grad()
 def evaluate_accuracy(
-    lm: LanguageModel, examples: Sequence[Example], batch_size: int, share: Share = apart, team: Team = ALONE
+    lm: LanguageModel, examples: Rows, batch_size: int, share: Share = apart, team: Team = ALONE
 ) -> float:
-    """Return the share of completion tokens that are the model's most probable token, given the tokens before them."""
+    """Return the share of completion tokens that are the model's most probable token, given the tokens before them.
+
+    For decisions, return the share in which the most probable option is one of the best.
+    """
     tokens = sum(len(row.ids) - row.start for row in examples)
     right = 0.0
     for i in team.part(range(0, len(examples), batch_size)):
-        logits_MV, _, targets_M = completion_logits(lm, examples[i : i + batch_size], share)
-        right += float((logits_MV.argmax(-1) == targets_M).sum())
+        rows: Rows = examples[i : i + batch_size]
+        if are_decisions(rows):
+            right += float(decision_nll(lm, rows, pack([row.ids for row in rows]))[1].sum())
+        else:
+            logits_MV, _, targets_M = completion_logits(lm, rows, share)
+            right += float((logits_MV.argmax(-1) == targets_M).sum())
     return team.total(right) / tokens

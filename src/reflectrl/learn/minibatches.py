@@ -17,6 +17,7 @@ from reflectrl.learn.batch import Batch, Minibatch, Slice
 from reflectrl.learn.steps import Steps, policy_pass
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.players import Policy, Question
+from reflectrl.models.sharing import Ids
 
 
 @torch.no_grad()
@@ -128,9 +129,12 @@ class Slicer:
 
 def memory_slices(policy: Policy, questions: Sequence[Question], most: int) -> np.ndarray:
     """Return the number of each prompt's pass. A pass has at most `most` prompts, and no more than memory allows."""
-    texts = [policy.action_tokens(actions) for _, actions in questions]
-    rows = [ids + text for (ids, _), text in zip(questions, texts, strict=True)]
-    parts = examples.passes(policy.lm, rows, [max(1, len(text)) for text in texts], most)
+    rows, scored = list[Ids](), list[int]()
+    for ids, actions in questions:
+        text = policy.action_tokens(actions)
+        rows.append(ids + text)
+        scored.append(max(1, len(text)))  # labels are scored by the logits of a single token
+    parts = examples.passes(policy.lm, rows, scored, most)
     return np.repeat(np.arange(len(parts)), [part.stop - part.start for part in parts])
 
 

@@ -9,15 +9,15 @@ One linear loop. `examples.py` defines the rows and their loss. Departures from 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from reflectrl.core.config import SFTConfig
 from reflectrl.core.types import UserError, named_seed
 from reflectrl.learn.examples import (
-    Example,
+    Rows,
     evaluate_accuracy,
     evaluate_loss,
     micro_batches,
@@ -35,8 +35,8 @@ from reflectrl.models.sharing import apart, pack
 
 def train_sft(
     lm: LanguageModel,
-    train: Sequence[Example],
-    validation: Sequence[Example],
+    train: Rows,
+    validation: Rows,
     config: SFTConfig,
     seed: int,
     log: Log,
@@ -56,7 +56,7 @@ def train_sft(
         raise UserError("sft: no training or no validation rows (does the teacher write any for this player?)")
     groups = row_groups(train, config.by_episode)
     share = apart if not config.by_episode and lm.chat is None else pack  # the prompts of a chat all begin alike
-    validation = [validation[i] for i in spread(row_groups(validation, config.by_episode), config.eval_rows)]
+    held_out: Any = [validation[i] for i in spread(row_groups(validation, config.by_episode), config.eval_rows)]
     trainer = Trainer(lm, make_optimizers(lm, config), config.max_grad_norm, state_folder)
     batches = shuffled_batches(groups, config.batch_size, seed, skip=trainer.step)
     while not trainer.has_ended(config.steps) and trainer.stale < config.patience:
@@ -79,11 +79,11 @@ def train_sft(
         trainer.step += 1
 
         if trainer.is_due(config.eval_every, config.steps):
-            eval_loss = evaluate_loss(lm, validation, config.batch_size, share, trainer.team)
+            eval_loss = evaluate_loss(lm, held_out, config.batch_size, share, trainer.team)
             metrics, score = {"loss": trainer.means()["loss"], "eval_loss": eval_loss}, [-eval_loss]
             if config.keep == "accuracy":
                 # With few demonstrations, the loss rises long before choices get worse.
-                accuracy = evaluate_accuracy(lm, validation, config.batch_size, share, trainer.team)
+                accuracy = evaluate_accuracy(lm, held_out, config.batch_size, share, trainer.team)
                 metrics["eval_accuracy"] = accuracy
                 score.insert(0, accuracy)
             trainer.checkpoint(metrics, score, log)

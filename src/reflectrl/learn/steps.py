@@ -118,9 +118,11 @@ def render(policy: Policy, step: Step, rendered: dict[Hashable, Ids]) -> Ids:
 
 def begun_near_win(episodes: Sequence[Episode]) -> Tensor:
     """Return a boolean tensor (N,): True for steps of episodes that began part-way into an earlier episode."""
-    firsts = [replayed(episode) for episode in episodes]
-    lengths = [len(episode.steps) - first for episode, first in zip(episodes, firsts, strict=True)]
-    return (torch.tensor(firsts) > 0).repeat_interleave(torch.tensor(lengths))
+    near: list[bool] = []
+    for episode in episodes:
+        first = replayed(episode)
+        near += [first > 0] * (len(episode.steps) - first)
+    return torch.tensor(near, dtype=torch.bool)
 
 
 def policy_pass(
@@ -135,12 +137,12 @@ def policy_pass(
     Args:
         packing: `list` leaves packing to the backend, `apart` encodes each prompt by itself.
     """
-    questions = [(steps.prompts[i], steps.actions[i]) for i in index]
-    numbers = {question: number for number, question in enumerate(dict.fromkeys(questions))}
-    number_N = torch.tensor([numbers[question] for question in questions], device=policy.lm.device)
-    prompts, actions = [ids for ids, _ in numbers], [listed for _, listed in numbers]
+    numbers: dict[Question, int] = {}
+    number_of_step = [numbers.setdefault((steps.prompts[i], steps.actions[i]), len(numbers)) for i in index]
+    number_N = torch.tensor(number_of_step, device=policy.lm.device)
+    prompts, actions = map(list, zip(*numbers, strict=True))
     logits_PA, hidden_PD = policy.logits(packing(prompts), actions)
-    counts = torch.tensor([len(listed) for listed in actions], device=policy.lm.device)
+    counts = torch.tensor(list(map(len, actions)), device=policy.lm.device)
     legal_PA = torch.arange(logits_PA.shape[1], device=policy.lm.device)[None] < counts[:, None]
     logp_PA = restricted_log_softmax(logits_PA / (policy.sampling.temperature or 1.0), legal_PA)
     return logp_PA[number_N], hidden_PD[number_N]

@@ -147,15 +147,15 @@ class Trainer:
         Returns:
             The metrics, with clipping also "grad_norm": the norm of the model's gradient before clipping.
         """
-        noted = self.team.reduce(list(chain.from_iterable(self._parameters)), metrics)
+        totals = self.team.reduce(list(chain.from_iterable(self._parameters)), metrics)
         if self.max_grad_norm is not None:
             norms = [nn.utils.clip_grad_norm_(part, self.max_grad_norm) for part in self._parameters]
-            noted["grad_norm"] = float(norms[0])
+            totals["grad_norm"] = float(norms[0])
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        self._recent.append(noted)
-        return noted
+        self._recent.append(totals)
+        return totals
 
     def updates(
         self, rollouts: Rollouts, config: RLConfig, log: Log, further: Mapping[str, Stateful] | None = None
@@ -275,7 +275,7 @@ class Trainer:
 
         Args:
             logged: last step whose line of metrics is written already. Lines after it are written again.
-            more: further state of the loop, as JSON values. It is found in `resumed` afterwards.
+            more: further state of the loop, as JSON values. `resumed` holds it afterwards.
         """
         self._recent = []
         if self.folder is None:

@@ -18,10 +18,10 @@ from torch import Tensor
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.sharing import Ids, KVCache
 
-Scoring = Literal["enumeration", "sum", "token", "word", "trie"]
+Scoring = Literal["enumeration", "sum", "token", "word", "trie", "options"]
 """Method of scoring an action. "enumeration" takes the logit of its label. "sum", "token" and "word" take the
 log-probability of its text: the sum, or the mean per token or word. "trie" takes the log-probability of its text among
-the texts of the legal actions (see `text_scoring.py`)."""
+the texts of the legal actions (see `text_scoring.py`). "options" takes a learned score of its text (`options.py`)."""
 
 Written = tuple[Ids, tuple[float, ...]]
 """New token ids, and their log-probabilities (nats) under the sampling distribution."""
@@ -37,7 +37,8 @@ class Answers(NamedTuple):
     """The possible answers to a prompt, one per action.
 
     Attributes:
-        ids: the tokens of each answer: the one token of the action's label, or the action's text with end-of-text.
+        ids: the tokens of each answer: the one token of the action's label, the action's text with end-of-text, or the
+            text alone if its last token is scored ("options").
         words: the number of words of each action's text.
     """
 

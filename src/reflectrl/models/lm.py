@@ -21,6 +21,7 @@ from reflectrl.core.types import named_seed
 from reflectrl.models.backend import Backend, Counters
 from reflectrl.models.cards import CARD, fingerprint
 from reflectrl.models.machine import Mixed, autocast, is_mixed
+from reflectrl.models.options import OPTION_HEAD, new_option_head
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend
 
@@ -66,6 +67,8 @@ class LanguageModel:
         counters: counts of this player's computation so far.
         chat: text that a chat template puts around prompts; None if no template is used.
         heads: weights of further heads on the model's hidden states, such as a critic. Saved with the model.
+        option_head: weight (D,) of the head that scores options (`options.py`). It learns and is saved with the model.
+            None if no policy has needed it yet.
         backbone_tokenizer: fingerprint of the backbone's tokenizer, if the adapter's tokenizer has other tokens.
         brings_embeddings: True if the adapter came with embeddings for its backbone. It is saved with them.
     """
@@ -80,6 +83,7 @@ class LanguageModel:
     shortcuts: Shortcuts = Shortcuts()
     counters: Counters = field(default_factory=Counters)
     heads: dict[str, Tensor] = field(default_factory=dict)
+    option_head: nn.Parameter | None = None
     chat: Chat | None = None
     backbone_tokenizer: str = ""
     brings_embeddings: bool = False
@@ -149,9 +153,14 @@ class LanguageModel:
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the weights that a learner may change: all of the model's, or only this player's adapter's."""
-        if self.adapter is None:
-            return list(self.model.parameters())
-        return [p for name, p in self.model.named_parameters() if self._is_own(name)]
+        head = [] if self.option_head is None else [self.option_head]
+        return [*(p for name, p in self.model.named_parameters() if self._is_own(name)), *head]
+
+    def ensure_option_head(self) -> nn.Parameter:
+        """Return the weight of the head that scores options. An untrained head is made if there is none."""
+        if self.option_head is None:
+            self.option_head = new_option_head(self.hidden_size, self.device)
+        return self.option_head
 
     def _is_own(self, name: str) -> bool:
         """Return whether a weight belongs to this player. PEFT puts the adapter's name into the weight's name."""
@@ -231,8 +240,11 @@ class LanguageModel:
             if nested.is_dir():
                 nested.rmdir()
         self.tokenizer.save_pretrained(folder)
-        if self.heads:
-            save_file(self.heads, folder / HEADS)
+        heads = dict(self.heads)
+        if self.option_head is not None:
+            heads[OPTION_HEAD] = self.option_head.detach().cpu()
+        if heads:
+            save_file(heads, folder / HEADS)
         about = {"tokenizer": fingerprint(self.tokenizer), "base": self.base, "context": self.context, **card}
         if self.chat:
             about["chat"] = asdict(self.chat)
@@ -242,8 +254,12 @@ class LanguageModel:
 
     def frozen_copy(self, name: str = "reference") -> LanguageModel:
         """Return a copy with frozen weights: a further adapter on the same backbone, or a copy of the model."""
+        head = copy.deepcopy(self.option_head)
+        if head is not None:
+            head.requires_grad_(False)
         if self.adapter is None:
-            return replace(self, model=copy.deepcopy(self.model).requires_grad_(False).eval(), counters=Counters())
+            model = copy.deepcopy(self.model).requires_grad_(False).eval()
+            return replace(self, model=model, counters=Counters(), option_head=head)
         frozen = fresh_adapter(self, name)
         frozen.load_weights(self.weights())
         for parameter in frozen.parameters():
@@ -266,13 +282,19 @@ class LanguageModel:
         for name, tensor in own.items():
             if self._is_own(name) and id(tensor) not in fixed:
                 names.setdefault(id(tensor), name)
-        return {renamed(name, self.adapter, "adapter"): own[name].detach().clone() for name in names.values()}
+        weights = {renamed(name, self.adapter, "adapter"): own[name].detach().clone() for name in names.values()}
+        if self.option_head is not None:
+            weights[OPTION_HEAD] = self.option_head.detach().clone()
+        return weights
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Set the weights that `weights` returned."""
         own = self.model.state_dict()
         with torch.no_grad():
             for name, value in weights.items():
+                if name == OPTION_HEAD:
+                    self.ensure_option_head().copy_(value)
+                    continue
                 own[renamed(name, "adapter", self.adapter)].copy_(value)
 
 
@@ -293,7 +315,7 @@ def fresh_adapter(first: LanguageModel, adapter: str, seed: int = 0) -> Language
 
 def as_player(first: LanguageModel, peft: Any, adapter: str) -> LanguageModel:
     """Make the player of an adapter on the backbone of `first`, with trainable weights."""
-    player = replace(first, model=peft.eval(), adapter=adapter, counters=Counters(), heads={})
+    player = replace(first, model=peft.eval(), adapter=adapter, counters=Counters(), heads={}, option_head=None)
     for parameter in player.parameters():
         parameter.requires_grad_(True)
     return player

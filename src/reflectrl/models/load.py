@@ -35,6 +35,7 @@ from reflectrl.models.known import prove_once
 from reflectrl.models.lm import HEADS, LanguageModel, Shortcuts, adapter_seed, as_player, fresh_adapter
 from reflectrl.models.machine import keep_memory
 from reflectrl.models.memory import free_bytes, refuse_unless_fitting
+from reflectrl.models.options import OPTION_HEAD
 from reflectrl.models.proof import prove, tell
 from reflectrl.models.quantised import let_gradients_flow, quantisation
 from reflectrl.models.soundness import require_sound
@@ -88,6 +89,7 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
     folder = Path(source)
     require_sound(files_of(source), config.trust_remote_code)
     heads = _heads_in(folder)
+    option_head = heads.pop(OPTION_HEAD, None)
     if is_adapter(folder):
         base = backbone_of(folder)
         owner, player = _fit_backbone(_load_backbone(base, config), folder, config), adapter or "policy"
@@ -97,12 +99,13 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
             peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=player, is_trainable=True)
             require_adapter_loaded(peft, folder, player)
         adapted = prove(as_player(owner, peft, player), str(folder))
-        return replace(adapted, heads=heads, chat=chat_in(folder, adapted.tokenizer, adapted.base, config.chat))
+        chat = chat_in(folder, adapted.tokenizer, adapted.base, config.chat)
+        return _with_option_head(replace(adapted, heads=heads, chat=chat), option_head)
     owner = _load_backbone(source, config)
     owner = replace(owner, heads=heads, chat=chat_in(folder, owner.tokenizer, source, config.chat))
     check_card(folder, owner.tokenizer)
     if config.lora_rank == 0 or adapter is None:
-        return owner
+        return _with_option_head(owner, option_head)
     from peft import LoraConfig, get_peft_model  # slow to import, and needed for adapters only
 
     lora = LoraConfig(
@@ -114,7 +117,21 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
         task_type="CAUSAL_LM",
     )
     with adapter_seed(adapter, seed):
-        return as_player(owner, get_peft_model(owner.model, lora, adapter_name=adapter), adapter)
+        fresh = as_player(owner, get_peft_model(owner.model, lora, adapter_name=adapter), adapter)
+    return _with_option_head(fresh, option_head)
+
+
+def _with_option_head(lm: LanguageModel, weight_D: torch.Tensor | None) -> LanguageModel:
+    """Return the player with a saved head that scores options.
+
+    Raises:
+        UserError: the head belongs to a model of another size.
+    """
+    if weight_D is None:
+        return lm
+    if weight_D.shape != (lm.hidden_size,):
+        raise UserError(f"{HEADS}: the head that scores options does not fit a model of width {lm.hidden_size}")
+    return replace(lm, option_head=torch.nn.Parameter(weight_D.float().to(lm.device)))
 
 
 def _heads_in(folder: Path) -> dict[str, torch.Tensor]:

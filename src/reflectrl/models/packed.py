@@ -22,6 +22,7 @@ from reflectrl.models.backend import Answers, Draw, Scoring, Written
 from reflectrl.models.batched import BatchedAttention, WholeAttention, share_nothing
 from reflectrl.models.forward import Walk, head_logits, hidden_states, walk_of
 from reflectrl.models.generation import END, Draft, DraftModel
+from reflectrl.models.options import option_logits
 from reflectrl.models.plain import own_logits
 from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, apart, pack, portions, remainders
 from reflectrl.models.text_scoring import text_logits
@@ -178,6 +179,8 @@ class PackedBackend:
                 for i, row_A, end_D in zip(order[part], logits_PA, hidden_PD, strict=True):
                     rows[i], ends[i] = row_A, end_D
             return pad_sequence(rows, batch_first=True, padding_value=-torch.inf), torch.stack(ends)
+        if scoring == "options":
+            return option_logits(self, prompts, answers, self.lm.ensure_option_head(), caches)
         if scoring != "enumeration":
             return text_logits(self, prompts, answers, scoring, caches)
         hidden_PD = self.read(prompts, caches=caches)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from reflectrl.models.options import option_scores
 from reflectrl.models.sharing import Ids, Packing
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class PlainBackend:
             if scoring == "enumeration":
                 hidden_TD, logits_TV, _ = self.forward(prompt)
                 row_A, end_D = logits_TV[-1, [ids[0] for ids in one.ids]].float(), hidden_TD[-1]
+            elif scoring == "options":
+                row_A, end_D = self._score_options(prompt, one)
             else:
                 row_A, end_D = self._score_texts(prompt, one, scoring)
             rows.append(row_A)
@@ -144,6 +147,12 @@ class PlainBackend:
             logp = (logits_SV[range(len(ids)), ids] - total_S).sum()
             found.append(logp / {"token": len(ids), "word": words}.get(scoring, 1))
         return torch.stack(found), hidden_TD[len(prompt) - 1]
+
+    def _score_options(self, prompt: Ids, answers: Answers) -> tuple[Tensor, Tensor]:
+        """Return scores (A,) of the options by the learned head, and the hidden state (D,) of the prompt."""
+        states = [self.forward((*prompt, *ids))[0] for ids in answers.ids]
+        ends_AD = torch.stack([hidden_TD[-1] for hidden_TD in states])
+        return option_scores(ends_AD, self.lm.ensure_option_head()), states[0][len(prompt) - 1]
 
     @torch.no_grad()
     def write(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from reflectrl.core.players.base import LiveEpisode
-from reflectrl.core.prompts import Prompt, policy_prompt, reflector_prompt, tokenize, words_prompt
+from reflectrl.core.prompts import Prompt, policy_prompt, question_prompt, reflector_prompt, tokenize, words_prompt
 from reflectrl.core.types import Observation, Sampling, Turn, UserError
 from reflectrl.models.backend import Answers, Draw, Scoring, Written
 from reflectrl.models.generation import DraftModel
@@ -188,7 +188,8 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         sampling: temperature 0 takes the most probable action.
         shuffle_labels: list the actions in a random order at every step (enumeration only).
         memory, cache: see `LanguagePlayer`.
-        scoring: "enumeration", or by the actions' texts ("sum", "token", "word", "trie"; see `text_scoring.py`).
+        scoring: "enumeration"; or by the actions' texts ("sum", "token", "word", "trie"; see `text_scoring.py`); or by
+            a learned head that reads each text ("options"; see `options.py`).
     """
 
     def __init__(
@@ -206,6 +207,8 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         self._opening = "" if lm.chat is None else lm.chat.after
         self._labels = self.labels() if self.packs else Labels((), (), "")
         self._answers: dict[Actions | int, Answers] = {}
+        if scoring == "options":
+            lm.ensure_option_head()
 
     def with_sampling(self, sampling: Sampling) -> Policy:
         """Return the same player with other sampling settings, and its own caches."""
@@ -238,7 +241,12 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         space, before = ("", self._opening) if self._opening else (" ", IN_WORDS)
         ids, words = list[Ids](), list[int]()
         for action in actions:
-            ids.append((*self.lm.encode(space + action, before), self.lm.end))
+            text = self.lm.encode(space + action, before)
+            if self.scoring == "options":
+                # Nothing is written, so a text needs no end. But an empty one needs a token to be scored by.
+                ids.append(tuple(text) or (self.lm.end,))
+            else:
+                ids.append((*text, self.lm.end))
             words.append(max(1, len(action.split())))
         return Answers(tuple(ids), tuple(words))
 
@@ -259,6 +267,11 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
             return tokenize(self.lm, words_prompt(observation, reflection), reserve=max(map(len, answers.ids)))
         history, rest = policy_prompt(observation, reflection, self._labels.texts, order)
         return tokenize(self.lm, Prompt(history, rest + self._labels.gap))
+
+    def question_prompt(self, observation: Observation, reflection: str | None, question: str, answers: Actions) -> Ids:
+        """Return the token ids of the prompt for a question about the state, if the policy scores options."""
+        longest = max(map(len, self.answers(answers).ids))
+        return tokenize(self.lm, question_prompt(observation, reflection, question), reserve=longest)
 
     def answer(self, actions: Actions, action: int, label: int) -> Ids:
         """Return the tokens that choose an action that is listed under label number `label`."""

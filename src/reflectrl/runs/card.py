@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from reflectrl.core.config import from_dict
 from reflectrl.core.config.folders import read_regular
 from reflectrl.core.config.rules import Count, Natural
-from reflectrl.runs.artifacts import CARD
+from reflectrl.runs.state import CARD
 from reflectrl.core.plugins import reason
 from reflectrl.core.types import UserError
 
@@ -25,7 +25,7 @@ SCHEMA = 1
 class PlaySettings:
     """Settings of the prompts and of scoring, as they were in training."""
 
-    scoring: Literal["enumeration", "sum", "token", "word", "trie"] = "enumeration"
+    scoring: Literal["enumeration", "sum", "token", "word", "trie", "options"] = "enumeration"
     reflection_tokens: Count = 100
     shuffle_labels: bool = False
     context: Natural = 512

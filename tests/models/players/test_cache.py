@@ -18,6 +18,7 @@ from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling, Task, Turn
 from reflectrl.models.backend import Counters, Scoring
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.options import option_trie
 from reflectrl.models.players import Policy, Reflector
 from reflectrl.models.sharing import CACHE, ROUNDING, shared_length
 from reflectrl.models.text_scoring import make_trie
@@ -27,7 +28,6 @@ FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
 both = pytest.mark.parametrize(
     ("family", "adapters"), [(family, adapters) for family in FAMILIES for adapters in (False, True)]
 )
-scorings = pytest.mark.parametrize("scoring", get_args(Scoring))
 SAMPLED, GREEDY = Sampling(1.0), Sampling(0.0)
 
 
@@ -160,7 +160,7 @@ def test_a_diary_is_written_alike_however_actions_are_scored(pair: Pair, scoring
         assert_same(results[0], other)
 
 
-@scorings
+@pytest.mark.parametrize("scoring", [one for one in get_args(Scoring) if one != "options"])
 def test_choices_are_those_of_the_plain_model(pair: Pair, scoring: Scoring) -> None:
     """Probabilities late in an episode, against Hugging Face's own forward pass over each whole text."""
     lm = pair("llama")[0]
@@ -216,7 +216,10 @@ def test_after_new_weights_and_forgetting_nothing_old_is_read(pair: Pair) -> Non
 @pytest.mark.parametrize(
     ("family", "adapters", "scoring"),
     [(family, adapters, "enumeration") for family in FAMILIES for adapters in (False, True)]
-    + [(family, family == "llama", scoring) for family, scoring in zip(FAMILIES, get_args(Scoring)[1:], strict=True)],
+    + [
+        (family, family == "llama", scoring)
+        for family, scoring in zip((*FAMILIES, "llama"), get_args(Scoring)[1:], strict=True)
+    ],
 )
 def test_a_step_encodes_the_new_history_and_its_suffix_whatever_its_number(
     pair: Pair, family: str, adapters: bool, scoring: Scoring
@@ -237,7 +240,9 @@ def test_a_step_encodes_the_new_history_and_its_suffix_whatever_its_number(
         chosen = policy_lm.counters.since(counted)
         history = len(policy_lm.encode(live.observation.history))
         branches = 0
-        if scoring != "enumeration":
+        if scoring == "options":
+            branches = len(option_trie(policy.answers(live.observation.actions)).ids)
+        elif scoring != "enumeration":
             branches = len(make_trie(policy.answers(live.observation.actions).ids).ids)
         if step > 1:  # the first history is too short to be worth keeping
             assert shared_length(before, prompt) == shared_length(asked_before, asked) == past

@@ -111,6 +111,9 @@ class SFTConfig:
     overconfident in its errors, while accuracy still improves. Use "accuracy" there."""
     negatives: bool = True
     """Train on negative examples as well (`teach.negatives`)."""
+    auxiliary_coef: NonNegative = 1.0
+    """Weight of the teacher's further questions about a state (`Teacher.questions`), if it asks any and the policy
+    scores options (`play.scoring`). The mean loss of a state's questions is added to the loss of its choice."""
 
     def problem(self) -> str | None:
         """Describe the first contradiction between keys, in one line; None if there is none."""
@@ -254,8 +257,8 @@ class RLConfig:
     eval_episodes: Count = 30
     """Validation episodes per evaluation."""
     eval_sampling: Literal["greedy", "sampled"] = "greedy"
-    """Decoding of validation episodes: "sampled" measures the objective of RL; "greedy" takes the most probable
-    choices."""
+    """Decoding of validation episodes, or completions, in every training that plays or writes them: "sampled" measures
+    the objective of RL; "greedy" takes the most probable choices."""
     reflect_probability: Share = 1.0
     """Probability that the reflector writes at a step during training."""
 

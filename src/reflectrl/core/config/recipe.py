@@ -22,7 +22,7 @@ from reflectrl.core.config.rules import (
     Positive,
     Range,
 )
-from reflectrl.core.plugins import names, resolve
+from reflectrl.core.plugins import method_modules, names, resolve
 
 LEAST_CONTEXT = 32
 """Shortest context that a model may have, in tokens. The fixed words of a prompt and two actions take as many."""
@@ -164,9 +164,10 @@ class PlayConfig:
     """Longest reflection, in tokens. A reflection ends earlier at end-of-text."""
     reflection_temperature: NonNegative = 0.0
     """Sampling temperature of reflections. 0 is greedy, and then identical prompts are computed only once."""
-    scoring: Literal["enumeration", "sum", "token", "word", "trie"] = "enumeration"
+    scoring: Literal["enumeration", "sum", "token", "word", "trie", "options"] = "enumeration"
     """Scoring of actions by the policy: by the labels of the listed actions ("enumeration"); by the probability of the
-    actions' texts ("sum"), per "token" or per "word"; or by free decoding, constrained to legal actions ("trie")."""
+    actions' texts ("sum"), per "token" or per "word"; by free decoding, constrained to legal actions ("trie"); or by a
+    learned head that reads each action's text ("options"), for long texts and for hundreds of actions."""
     result_cache: Natural = 50_000
     """Number of results (greedy reflections, choices of the policy) that are cached to avoid computing them again."""
     kv_cache_mib: Natural = 4096
@@ -180,8 +181,11 @@ class PlayConfig:
 
 
 def brought() -> dict[str, type]:
-    """Return the sections that installed packages bring: name → type, a dataclass or a `FreeSection`."""
-    return {name: resolve("recipe_sections", name) for name in names("recipe_sections")}
+    """Return the sections of methods and of installed packages: name → type, a dataclass or a `FreeSection`."""
+    sections = {name: resolve("recipe_sections", name) for name in names("recipe_sections")}
+    for module in method_modules():
+        sections |= getattr(module, "SECTIONS", {})
+    return dict(sorted(sections.items()))
 
 
 @dataclass(frozen=True)

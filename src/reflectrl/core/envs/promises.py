@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from reflectrl.core.plugins import one_line
-from reflectrl.core.types import Outcome, Task, UserError
+from reflectrl.core.types import AuxiliaryQuestion, Outcome, Task, UserError
 
 
 class PromiseError(UserError):
@@ -97,6 +97,34 @@ def problem_of_advice(ability: str, said: Any, actions: int) -> str | None:
     if isinstance(said, Integral) and not isinstance(said, bool) and 0 <= int(said) < actions:
         return None
     return f"{ability}() gives the index of a legal action, not {said!r:.60} of {actions}"
+
+
+def problem_of_preferences(weights: Any, actions: int) -> str | None:
+    """Return the problem with a teacher's weights of the legal actions, or None. An empty sequence has none."""
+    if not isinstance(weights, Sequence | np.ndarray) or isinstance(weights, str):
+        return f"preferences() gives a sequence of numbers, not {weights!r:.60}"
+    if not len(weights):
+        return None
+    if len(weights) != actions:
+        return f"preferences() gives one number for each of {actions} legal actions, not {len(weights)}"
+    if not all(is_finite(weight) and weight >= 0 for weight in weights) or not any(weight > 0 for weight in weights):
+        return f"preferences() gives numbers of at least 0, and one above it, not {weights!r:.60}"
+    return None
+
+
+def problem_of_questions(questions: Any) -> str | None:
+    """Return the problem with a teacher's further questions, or None."""
+    if not isinstance(questions, Sequence) or not all(isinstance(one, AuxiliaryQuestion) for one in questions):
+        return f"questions() gives a sequence of AuxiliaryQuestion, not {questions!r:.60}"
+    for question in questions:
+        if len(set(question.answers)) < max(2, len(question.answers)):
+            return f"a question has two or more different answers, not {question.answers!r:.60}"
+        if question.correct not in range(len(question.answers)):
+            return f"the correct answer of a question is the index of one of them, not {question.correct!r:.60}"
+        texts = (("a question", question.text), *(("an answer", answer) for answer in question.answers))
+        if (problem := _first(texts)) is not None:
+            return problem
+    return None
 
 
 def is_finite(number: object) -> bool:

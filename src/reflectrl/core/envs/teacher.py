@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from reflectrl.core.envs.promises import problem_of_advice, raised, require_kept
-from reflectrl.core.types import Task, UserError
+from reflectrl.core.envs.promises import (
+    problem_of_advice,
+    problem_of_preferences,
+    problem_of_questions,
+    raised,
+    require_kept,
+)
+from reflectrl.core.types import AuxiliaryQuestion, Task, UserError
 
 ABILITIES = {
     "expert": "expert_action",
@@ -49,10 +56,57 @@ class Teacher:
         """Return the index of the action that the usual method without learning takes. Learning has to beat it."""
         raise NotImplementedError(f"{type(env).__name__} has no baseline")
 
+    def preferences(self, env: Any) -> Sequence[float]:
+        """Return relative weights of all legal actions, for states in which there is more to say than the best action.
+
+        Equal weights of several actions mean that they are equally good, and 0 means that an action is never right. A
+        policy that scores options learns them as target probabilities. An empty sequence, the default, means the
+        expert's action alone.
+        """
+        return ()
+
+    def questions(self, env: Any) -> Sequence[AuxiliaryQuestion]:
+        """Return further questions about the state, with their answers. There are none by default.
+
+        A policy that scores options is trained on them too (`sft.auxiliary_coef`). They help where a choice depends on
+        something that the model would not learn to read from the choices alone, such as a list in the reflection.
+        """
+        return ()
+
     def abilities(self) -> list[str]:
         """Return the abilities whose methods are overridden: some of "expert", "analyst", "oracle" and "baseline"."""
         mine = type(self)
         return [name for name, method in ABILITIES.items() if getattr(mine, method) is not getattr(Teacher, method)]
+
+
+def ask_preferences(env: Any, task: Task, actions: int) -> tuple[float, ...]:
+    """Ask the teacher of an environment for its preferences among the legal actions. Empty if it has none.
+
+    Raises:
+        UserError: the teacher raised, or its answer is invalid. Names environment and task.
+    """
+    return tuple(float(weight) for weight in _asked(env, task, "preferences", actions))
+
+
+def ask_questions(env: Any, task: Task) -> tuple[AuxiliaryQuestion, ...]:
+    """Ask the teacher of an environment for further questions about the state.
+
+    Raises:
+        UserError: the teacher raised, or its answer is invalid. Names environment and task.
+    """
+    return tuple(_asked(env, task, "questions", 0))
+
+
+def _asked(env: Any, task: Task, hook: str, actions: int) -> Sequence[Any]:
+    try:
+        answer: Sequence[Any] = getattr(env.teacher, hook)(env)
+    except (UserError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # an author's code may raise anything
+        raise raised(repr(task.env), task, error) from error
+    check = problem_of_preferences(answer, actions) if hook == "preferences" else problem_of_questions(answer)
+    require_kept(env, task, check)
+    return answer
 
 
 def ask(env: Any, task: Task, ability: str, actions: int) -> Any:

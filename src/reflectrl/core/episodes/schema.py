@@ -74,6 +74,10 @@ def _problem(step: Step) -> str | None:
     chosen = [step.action, step.target, *(turn.choice for turn in step.turns)]
     if any(action is not None and action not in legal for action in chosen):
         return f"an action is not among the {len(legal)} listed"
+    if step.preferences and len(step.preferences) != len(legal):
+        return f"there is not one preference for each of the {len(legal)} actions"
+    if any(question.correct not in range(len(question.answers)) for question in step.questions):
+        return "the correct answer of a question is not among its answers"
     if any(turn.order and sorted(turn.order) != list(legal) for turn in step.turns):
         return f"an order does not list each of the {len(legal)} actions once"
     if any(turn.probs and len(turn.probs) != len(legal) for turn in step.turns):

@@ -9,7 +9,7 @@ import numpy as np
 
 from reflectrl.core.episodes.log import task_key
 from reflectrl.core.prompts import Prompt, reflection_completion, reflector_prompt
-from reflectrl.core.types import Episode, Observation, Step, Task, UserError, named_seed
+from reflectrl.core.types import AuxiliaryQuestion, Episode, Observation, Step, Task, UserError, named_seed
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,18 @@ class ReflectionRow:
 
 @dataclass(frozen=True)
 class ChoiceRow:
-    """Training row of a policy, which reads the observation and any reflection, and learns to choose `target`."""
+    """Training row of a policy, which reads the observation and any reflection, and learns to choose `target`.
+
+    Attributes:
+        preferences: relative weight of each action, of which a policy that scores options learns more than the target.
+        questions: further questions about the state, for a policy that scores options.
+    """
 
     observation: Observation
     reflection: str | None
     target: int
+    preferences: tuple[float, ...] = ()
+    questions: tuple[AuxiliaryQuestion, ...] = ()
 
 
 def _labelled(episodes: Iterable[Episode], negatives: bool) -> Iterator[Step]:
@@ -43,7 +50,7 @@ def sft_reflection(episodes: Iterable[Episode], negatives: bool = True) -> list[
 def sft_policy(episodes: Iterable[Episode], negatives: bool = True) -> list[ChoiceRow]:
     """Make rows (state and reflection → best action) for a policy that reads reflections."""
     steps = (step for step in _labelled(episodes, negatives) if step.reflection is not None)
-    return [ChoiceRow(s.observation, s.reflection, s.target) for s in steps if s.target is not None]
+    return [_choice_row(s, s.reflection, s.target) for s in steps if s.target is not None]
 
 
 def drop_reflections(rows: Sequence[ChoiceRow], share: float, seed: int) -> list[ChoiceRow]:
@@ -54,7 +61,11 @@ def drop_reflections(rows: Sequence[ChoiceRow], share: float, seed: int) -> list
 
 def sft(episodes: Iterable[Episode], negatives: bool = True) -> list[ChoiceRow]:
     """Make rows (state → best action) for a policy that reads no reflections."""
-    return [ChoiceRow(s.observation, None, s.target) for s in _labelled(episodes, negatives) if s.target is not None]
+    return [_choice_row(s, None, s.target) for s in _labelled(episodes, negatives) if s.target is not None]
+
+
+def _choice_row(step: Step, reflection: str | None, target: int) -> ChoiceRow:
+    return ChoiceRow(step.observation, reflection, target, step.preferences, step.questions)
 
 
 def check_disjoint(training: Iterable[Episode], held_out: Iterable[Task]) -> None:

@@ -51,7 +51,7 @@ def template(name: str) -> Template:
 @lru_cache(maxsize=8)
 def _parts(name: str) -> tuple[str, ...]:
     """Return the pieces of a template's text between its variables. Joining them is faster than rendering."""
-    return tuple(template(name).render(state="\0", reflection="\0", actions="\0").split("\0"))
+    return tuple(template(name).render(state="\0", reflection="\0", actions="\0", question="\0").split("\0"))
 
 
 def reflector_prompt(observation: Observation) -> Prompt:
@@ -87,6 +87,16 @@ def words_prompt(observation: Observation, reflection: str | None) -> Prompt:
         return Prompt(observation.history, before + observation.state + after)
     before, between, after = _parts("reflect_then_act_in_words.j2")
     return Prompt(observation.history, f"{before}{observation.state}{between}{reflection}{after}")
+
+
+def question_prompt(observation: Observation, reflection: str | None, question: str) -> Prompt:
+    """Build the prompt of a policy that chooses among the answers to a question about the state."""
+    if reflection is None:
+        before, middle, after = _parts("ask.j2")
+        return Prompt(observation.history, before + observation.state + middle + question + after)
+    before, between, middle, after = _parts("reflect_then_ask.j2")
+    text = f"{before}{observation.state}{between}{reflection}{middle}{question}{after}"
+    return Prompt(observation.history, text)
 
 
 def reflection_completion(reflection: str) -> str:

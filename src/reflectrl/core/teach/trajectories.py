@@ -16,7 +16,7 @@ import numpy as np
 from reflectrl.core.config import TeachConfig
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.envs.promises import raised
-from reflectrl.core.envs.teacher import ask
+from reflectrl.core.envs.teacher import ask, ask_preferences, ask_questions
 from reflectrl.core.types import Episode, Step, StepLabel, Task, Turn, UserError, named_seed
 
 
@@ -131,10 +131,13 @@ class _Lecture:
         if "analyst" in self.env.teacher.abilities():
             analysis = ask(self.env, self.demonstration.task, "analyse", len(observation.actions))
             turns = (Turn("analyst", analysis),)
+        preferences = ask_preferences(self.env, self.demonstration.task, len(observation.actions))
+        questions = ask_questions(self.env, self.demonstration.task)
         player = "expert" if action == target else "noise"
         turns = (*turns, Turn(player, observation.actions[action], choice=action))
         _, reward, _, self.truncated, info = self.env.step(action)
-        self.steps.append(Step(observation, turns, action, reward, tuple(info["events"]), target, label))
+        events = tuple(info["events"])
+        self.steps.append(Step(observation, turns, action, reward, events, target, label, preferences, questions))
 
     def random_action(self, rng: np.random.Generator, expert: int, unsafe: bool) -> int:
         """Draw a random action. Unless `unsafe`, the action must either win or not end the episode.

@@ -21,7 +21,7 @@ import torch
 from reflectrl.runs.cluster.connection import connected
 from reflectrl.core.config import Recipe
 from reflectrl.core.envs.workers import MakeEnv, portable
-from reflectrl.runs.artifacts import Artifact
+from reflectrl.runs.artifact import Artifact
 from reflectrl.runs.folder import Context, RunFolder
 from reflectrl.runs.workers import Timings, make, seldom, silence
 from reflectrl.core.plugins import one_line

@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from reflectrl.core.terminal import console
-from reflectrl.runs.artifacts import defaults
 from reflectrl.runs.report.data import REFERENCES, Metric, Run, Score, read_run
 from reflectrl.runs.report.page import asset, template, write_page
 from reflectrl.runs.report.plots import CurveSection, curve_sections
 from reflectrl.runs.report.svg import SERIES, Look
 from reflectrl.runs.report.table import Cell, Table, tables
+from reflectrl.runs.state import defaults
 
 SAME_TASKS = ("env", "eval.splits", "eval.tasks")
 """Settings that must be equal in all runs, so that their results are about the same tasks."""
