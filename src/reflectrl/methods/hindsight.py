@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from reflectrl.core.types import UserError, named_seed
 from reflectrl.methods.hints.config import HindsightConfig, hindsight_settings
@@ -52,7 +53,7 @@ def _train(build: Build, policy: Source, texts: bool, reward: bool) -> None:
     drop_state(build.learner)
 
 
-def planned(kind: Kind, name: str, plan: Plan, **how: bool) -> Artifact:
+def planned(kind: Kind, name: str, plan: Plan, **how: Any) -> Artifact:
     """Plan the SFT policy of a pair, and its training.
 
     Raises:
