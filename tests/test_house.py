@@ -30,7 +30,7 @@ ORDER = {
         "values", "offline", "reflecting", "distill", "pretrained", "archer", "distilled", "linvit", "offline_learning",
         "prompted", "reflector_rejection", "reflector_rl",
     ),
-    "tools": ("downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "mirror", "browser"),
+    "tools": ("downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "browser"),
 }  # fmt: skip
 """Parts of a room; each imports only from itself and from those before it."""
 REMOVABLE = ("serving", "methods", "tools", "examples", "wings")

@@ -26,7 +26,7 @@ SMALL = (
     "eval.sampling=greedy", "eval.splits=test", "offline.steps=4", "offline.reference_steps=3", "offline.eval_every=2",
     "offline.batch_size=4", "offline.value_epochs=1", "offline.value_episodes=1", "offline.log_episodes=2",
     "offline.eval_episodes=2", "offline.rounds=2", "offline.round_episodes=1", "env.train=4", "env.test=2",
-    "offline.critic_steps=40", "offline.polyak=0.5",
+    "offline.critic_steps=40", "offline.target_rate=0.5",
 )  # fmt: skip
 ARMS_OF = "arms=offline-reference,offline-a_lol,offline-archer,offline-dpo,offline-rvs,offline-online"
 

@@ -9,7 +9,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from benchmarks.forks import Fork
 from reflectrl import runs as pipeline
 from reflectrl.core.config import RLConfig, from_dict, load_recipe
 from reflectrl.core.config.recipe import Recipe
@@ -30,6 +30,7 @@ from reflectrl.runs.folder import RunFolder
 from reflectrl.runs.players import load_models, make_policy, make_reflector
 from reflectrl.serving.remote.config import RolloutsConfig
 from reflectrl.serving.remote.rollouts import ServedRollouts
+from tests.forked import forks
 from tests.serving.server.served import Change, Running, root, running, stingy
 
 __all__ = ["root", "running"]
@@ -261,10 +262,10 @@ def written(folder: Path, url: str) -> Path:
     return recipe
 
 
-def begin(recipe: Path, folder: Path, **env: str) -> subprocess.Popen[str]:
+def begin(recipe: Path, folder: Path, **env: str) -> Fork:
     """The command of a run, in a process of its own."""
-    words = [sys.executable, "-m", "reflectrl", "run", str(recipe), "--trust", "--folder", str(folder)]
-    return subprocess.Popen(words, env=os.environ | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words = ["-m", "reflectrl", "run", str(recipe), "--trust", "--folder", str(folder)]
+    return forks().start(words, env=os.environ | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def test_a_server_that_dies_ends_the_run_with_one_line_and_the_same_command_goes_on(

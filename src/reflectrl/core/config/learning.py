@@ -258,8 +258,8 @@ class RLConfig:
     eval_episodes: Count = 30
     """Validation episodes per evaluation."""
     eval_sampling: Literal["greedy", "sampled"] = "greedy"
-    """Decoding of validation episodes: "sampled" measures the objective of RL; "greedy" takes the most probable
-    choices."""
+    """Decoding of validation episodes, or completions, in every training that plays or writes them: "sampled" measures
+    the objective of RL; "greedy" takes the most probable choices."""
     reflect_probability: Share = 1.0
     """Probability that the reflector writes at a step during training."""
 

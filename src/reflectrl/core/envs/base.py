@@ -141,6 +141,24 @@ class TextEnv(gym.Env[str, int], ABC):
         """Return the settings for an exported agent's card: plain values that affect observations and actions."""
         return {"horizon": self.horizon}
 
+    @classmethod
+    def read_question(
+        cls, state: Any, instructions: Any, options: Sequence[str]
+    ) -> tuple[Observation, Sequence[int]] | None:
+        """Translate a client's question into an observation, for `reflectrl serve`; None if it asks something else.
+
+        Clients of decision models know nothing of this environment's texts. If some of them ask its question in a form
+        of their own (a benchmark, say), translate it here. A served agent then answers as it was trained.
+
+        Args:
+            state, instructions: what the client sent, as JSON values.
+            options: names of the options, in alphabetical order.
+
+        Returns:
+            The observation, and for each option the index of its action.
+        """
+        return None
+
     def get_state(self) -> Any:
         """Return everything that `begin` and `apply` change, as a value that later steps do not alter.
 

@@ -14,9 +14,9 @@ from reflectrl.runs.report.table import Cell, tables
 from reflectrl.serving.endpoints.arms import ROUNDS
 
 NOTE = (
-    "What each pair was fine-tuned on: the teaching episodes, then also walks of the student, in whose states the"
-    " teacher said what is best. Counts are means over seeds. Success is that of the trained pair on the last stage, in"
-    " percent with its interval: where it no longer grows with the labels, asking more does not help."
+    "Each pair is fine-tuned on the teaching episodes and on the student's episodes so far, in which the teacher"
+    " labelled the best actions. Counts are means over seeds. Success is on the last stage, in percent with its"
+    " interval. If it no longer grows with the labels, further rounds do not help."
 )
 
 
@@ -39,9 +39,9 @@ def growth(folder: Path, run: Run) -> Section | None:
         rows.append((arm, *counts, f"{100 * mean(won):.1f}" if won else "–", *map(_shown, cells)))
     if not rows:
         return None
-    columns = ("Arm", "Episodes", "Labelled steps", "Of them new", "Walks won")
+    columns = ("Arm", "Episodes", "Labelled steps", "New labels", "Student won, %")
     success = (f"Success: {table.split}, {table.sampling}" for table in results)
-    return Section("What asking more was worth", NOTE, (*columns, *success), tuple(rows))
+    return Section("Success by DAgger round", NOTE, (*columns, *success), tuple(rows))
 
 
 def _rounds(folder: Path) -> Iterator[tuple[str, list[list[Taught]], list[list[Taught]]]]:

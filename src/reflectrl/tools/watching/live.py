@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from reflectrl.core.config import read_recipe
 from reflectrl.core.digests import unseal
+from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.terminal import console
 from reflectrl.core.types import UserError
 from reflectrl.runs.artifact import STAGES
@@ -147,12 +147,7 @@ def speed(logged: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, An
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """Read the lines of a file that may be written at this moment. Unreadable lines are skipped."""
-    found = []
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        try:
-            line = json.loads(unseal(text))
-        except ValueError:
-            continue
-        if isinstance(line, dict):
-            found.append(line)
-    return found
+    if not path.is_file():
+        return []
+    rows = read_json_lines(path, lambda line: parse_json(unseal(line)), half_written="skip", damaged="skip")
+    return [row for _, row in rows if isinstance(row, dict)]

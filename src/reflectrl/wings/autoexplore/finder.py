@@ -112,9 +112,9 @@ the path, the names of definitions, the documentation, the whole file, its frequ
 definition."""
 WEIGHTS = (1.0, -0.1, 0.6, 0.4, -0.35, -0.4, 0.75)
 """Weights of the features, relative to the largest, fitted to 60 questions about each training repository
-(`benchmarks/autoexplore_weights.py`). Features overlap: a word in a name or definition also counts as "anywhere". So
-the weight of "anywhere" is negative: at equal other features, matches outside of names and definitions count against
-a file."""
+(`benchmarks/autoexplore_weights.py` of commit bc64836). Features overlap: a word in a name or definition also counts as
+"anywhere". So the weight of "anywhere" is negative: at equal other features, matches outside of names and definitions
+count against a file."""
 
 
 class Finder:

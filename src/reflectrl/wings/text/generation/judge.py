@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from jinja2 import Environment, StrictUndefined
 
 from reflectrl.core.episodes.log import drop_half_line
+from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.prompts.messages import said
 from reflectrl.core.statistics import mean_interval
 from reflectrl.core.types import UserError
@@ -182,8 +183,10 @@ def _read(path: Path) -> dict[str, Verdict]:
     drop_half_line(path)
     if not path.exists():
         return {}
-    try:
-        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        return {row["key"]: row["verdict"] for row in rows}
-    except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path} is no file of verdicts; remove it to ask anew") from error
+    rows = read_json_lines(path, _key_and_verdict, "no verdict", "remove the file to ask anew")
+    return dict(row for _, row in rows)
+
+
+def _key_and_verdict(line: str) -> tuple[str, Verdict]:
+    row = parse_json(line)
+    return row["key"], row["verdict"]

@@ -75,7 +75,7 @@ def lacks_values(build: Build) -> bool:
     return remaining_values(build.out.parent, text_task(build, build.inputs["data"]))
 
 
-@artifact("text", "rl", *TWICE, settings=("offline",))
+@artifact("text", "rl", *TWICE, settings=("offline", "rl.eval_sampling"))
 def learned_offline(build: Build, *, data: Path, reference: Path, values: Path) -> None:
     """Train a model on the samples, from the reference and its value."""
     from reflectrl.wings.text.pipeline.training import train_arm

@@ -265,7 +265,7 @@ def _evaluate(text: TextTask, lm: LanguageModel, seed: int, path: Path) -> dict[
     """Return the mean reward of the current model's completions of validation prompts."""
     prompts = text.prompts("validation", text_settings(text.recipe).eval_prompts)
     path.unlink(missing_ok=True)
-    found = text.reward.label(completions(text, lm, prompts, path, text_settings(text.recipe).eval_sampling, seed))
+    found = text.reward.label(completions(text, lm, prompts, path, text.recipe.rl.eval_sampling, seed))
     path.unlink()
     return {"eval_reward": _mean(found)}
 

@@ -10,9 +10,10 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from reflectrl.core.episodes.log import drop_half_line
+from reflectrl.core.json_lines import read_json_lines
 from reflectrl.core.prompts.messages import said
 from reflectrl.core.prompts.tokens import beginning
 from reflectrl.core.types import UserError
@@ -22,6 +23,7 @@ from reflectrl.serving.endpoints.journal import Budget, Journal
 from reflectrl.serving.endpoints.ranking import both_ways, standings
 from reflectrl.wings.text.generation.judge import compare_request, read_verdict
 from reflectrl.wings.text.rewards.base import Component, response_of
+from reflectrl.wings.text.rewards.total import key_and_number
 from reflectrl.wings.text.samples.sample import Sample
 
 Pair = tuple[str, str, str]
@@ -157,8 +159,4 @@ def _read(path: Path) -> dict[str, float]:
     drop_half_line(path)
     if not path.exists():
         return {}
-    try:
-        rows: list[Any] = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        return {str(key): float(said) for key, said in rows}
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path} is no file of verdicts; remove it to ask anew") from error
+    return dict(row for _, row in read_json_lines(path, key_and_number, "no verdict", "remove the file to ask anew"))
