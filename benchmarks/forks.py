@@ -123,7 +123,7 @@ class Forks:
         self._server = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.forks", self._address],
             env=os.environ | {"PYTHONPATH": paths, "TORCH_CPP_LOG_LEVEL": "ERROR"},  # as the command line sets it
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # its end tells the server that this process has ended, however it did
             stdout=subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C is not for it
         )
@@ -194,8 +194,10 @@ class Forks:
 
     def close(self) -> None:
         """End the server. Programs that are running go on."""
-        self._server.terminate()
-        self._server.communicate()
+        assert self._server.stdin is not None and self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.wait()
+        self._server.stdout.close()
         self._folder.cleanup()
 
 
@@ -203,13 +205,15 @@ class Forks:
 
 
 def serve(address: str) -> None:
-    """Accept requests for ever. Returns only in a fork, as the program's process: with what it has to run."""
+    """Accept requests until stdin ends. Returns only in a fork, as the program's process: with what it has to run."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks that wait for programs
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)
         server.listen(64)
         print("ready", flush=True)
         while True:
+            if sys.stdin in select.select([server, sys.stdin], [], [])[0]:
+                sys.exit()
             connection, _ = server.accept()
             if os.fork() == 0:
                 server.close()

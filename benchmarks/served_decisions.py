@@ -6,13 +6,16 @@ This starts `reflectrl serve` for the run, as a process of its own on loopback, 
 client (extra `decisions`). There are questions of three kinds: the agent's own, about states of the run's evaluation
 episodes; and questions that it was never trained for, with 20 and with 255 options. No question is asked twice, so no
 answer comes from a cache. The program prints median and 95th percentile of the seconds per request, requests per
-second, and the largest change of a probability when options are shuffled.
+second, the server's processor time per request (on Linux), and the largest change of a probability when options are
+shuffled.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -94,22 +97,32 @@ def largest_change(url: str, request: Request, shuffles: int) -> float:
     return max(abs(one[name] - found[0][name]) for one in found for name in names)
 
 
+def processor_seconds(process: int) -> float:
+    """Return the processor time of a process and its threads; nan where the system does not tell."""
+    path = Path(f"/proc/{process}/stat")
+    if not path.exists():
+        return math.nan
+    fields = path.read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def measured(settings: Settings) -> list[dict[str, Any]]:
     """Return a row for each kind of question and number of concurrent requests."""
     rows: list[dict[str, Any]] = []
     asked = questions(settings)
-    with served(settings.run, settings.arm, settings.concurrent) as (_, url):
+    with served(settings.run, settings.arm, settings.concurrent) as (_, url, process):
         for kind, requests in asked.items():
             change = largest_change(url, requests[-1], settings.shuffles)
             for i, most in enumerate(settings.concurrent):
                 part = requests[i * settings.requests :][: settings.requests]
-                start = time.perf_counter()
+                start, used = time.perf_counter(), processor_seconds(process)
                 taken, _ = asyncio.run(ask_all(url, part, most))
-                seconds = time.perf_counter() - start
+                seconds, used = time.perf_counter() - start, processor_seconds(process) - used
+                p50, p95 = (round(float(np.quantile(taken, share)), 4) for share in (0.5, 0.95))
                 rows.append({
-                    "question": kind, "concurrent": most,
-                    "p50": round(float(np.quantile(taken, 0.5)), 4), "p95": round(float(np.quantile(taken, 0.95)), 4),
-                    "per_second": round(len(part) / seconds, 1), "change": change,
+                    "question": kind, "concurrent": most, "p50": p50, "p95": p95,
+                    "per_second": round(len(part) / seconds, 1), "processor": round(used / len(part), 4),
+                    "change": change,
                 })  # fmt: skip
     return rows
 
@@ -121,7 +134,8 @@ def main(settings: Settings) -> None:
     print(f"{recipe.name}, {settings.requests} requests each; milliseconds per request")
     for row in rows:
         about = f"{row['question']:28} {row['concurrent']:3.0f} at once: p50 {1000 * row['p50']:7.1f}"
-        about += f"  p95 {1000 * row['p95']:7.1f}  {row['per_second']:7.1f} requests/s"
+        about += f"  p95 {1000 * row['p95']:7.1f}  processor {1000 * row['processor']:6.1f}"
+        about += f"  {row['per_second']:7.1f} requests/s"
         print(f"{about}  {settings.shuffles} shuffles change {row['change']:.0e}")
     if settings.out is not None:
         settings.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

@@ -86,8 +86,8 @@ async def ask_all(url: str, model: str, seen: Sequence[Observation], most: int, 
 
 
 @contextmanager
-def served(run: Path, arm: str, concurrent: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """Serve a run's agent in a process of its own. Yield the model's name and the address of its API.
+def served(run: Path, arm: str, concurrent: Sequence[int]) -> Iterator[tuple[str, str, int]]:
+    """Serve a run's agent in a process of its own. Yield the model's name, the address of its API, and its process id.
 
     Raises:
         UserError: the server does not start; it has said why.
@@ -100,7 +100,7 @@ def served(run: Path, arm: str, concurrent: Sequence[int]) -> Iterator[tuple[str
         if not line:
             raise UserError("the server did not start")
         try:
-            yield line[1], line[3]
+            yield line[1], line[3], server.pid
         finally:
             server.send_signal(signal.SIGINT)
 
@@ -110,7 +110,7 @@ def measured(settings: Settings) -> list[dict[str, float]]:
     warm = 20
     seen = states(settings.run, warm + settings.requests * len(settings.concurrent))
     rows: list[dict[str, float]] = []
-    with served(settings.run, settings.arm, settings.concurrent) as (model, url):
+    with served(settings.run, settings.arm, settings.concurrent) as (model, url, _):
         asyncio.run(ask_all(url, model, seen[:warm], 4, settings.streaming))
         for i, most in enumerate(settings.concurrent):
             part = seen[warm + i * settings.requests :][: settings.requests]

@@ -148,6 +148,25 @@ def make_env(env: EnvLike, **arguments: Any) -> TextEnv:
     return make({**env_section(env), **arguments})
 
 
+@dataclass(frozen=True)
+class Decision:
+    """Answer of `Agent.decide`.
+
+    Attributes:
+        choice: the most probable option.
+        index: its index among the options.
+        confidence: its probability. It is calibrated if the run has fitted a temperature (`eval.temperature`).
+        probabilities: option → probability. The sum is 1.
+        reflection: text written before the choice, or None.
+    """
+
+    choice: str
+    index: int
+    confidence: float
+    probabilities: Mapping[str, float]
+    reflection: str | None = None
+
+
 class Agent:
     """Trained players, ready to act: a policy and, if the arm has it, a reflector. `load_agent` makes an agent.
 
@@ -197,6 +216,48 @@ class Agent:
         self.reflection = live.reflection
         self.probabilities = dict(zip(observation.actions, turn.probs, strict=bool(turn.probs)))
         return turn.choice
+
+    def decide(
+        self, state: Observation | str, options: Sequence[str] = (), *, defer_below: float | None = None
+    ) -> Decision | None:
+        """Choose an option for a single state. The episode that `act` plays is not affected.
+
+        The choice is the same in any order of the options if the policy scores options (`play.scoring`).
+
+        Args:
+            state: a text, or an observation, whose history the players read too.
+            options: the options; by default the legal actions of the observation.
+            defer_below: smallest confidence of an answer. Below it, the agent is not sure.
+
+        Returns:
+            The decision; None if the agent is not sure.
+
+        Raises:
+            UserError: there are no options, two are equal, they or the state do not fit the model's context, or
+                `defer_below` is given and the player knows no probabilities.
+        """
+        given = state if isinstance(state, Observation) else Observation("", state, ())
+        options = tuple(options) or given.actions
+        if not options or not all(option.strip() for option in options):
+            raise UserError("an agent decides among options, and none may be missing or empty")
+        if len(set(options)) < len(options):
+            raise UserError(f"the option {next(o for o in options if options.count(o) > 1)!r:.60} is there twice")
+        nowhere = cast("TextEnv", None)  # trained players look at the observation alone
+        asked = Observation(given.history, given.state, options)
+        live = LiveEpisode(nowhere, Task("", ""), 0, np.random.default_rng(named_seed(0, "decide")), asked)
+        if self.reflector is not None:
+            live.turns.append(self.reflector.turns([live])[0])
+        [turn] = self.player.turns([live])
+        assert turn.choice is not None
+        if not turn.probs:
+            if defer_below is not None:
+                raise UserError(f"the player {self.name!r} gives no probabilities, so it cannot be unsure")
+            return Decision(options[turn.choice], turn.choice, 1.0, {}, live.reflection)
+        confidence = turn.probs[turn.choice]
+        if defer_below is not None and confidence < defer_below:
+            return None
+        probabilities = dict(zip(options, turn.probs, strict=True))
+        return Decision(options[turn.choice], turn.choice, confidence, probabilities, live.reflection)
 
     def _continued(self, observation: Observation, reward: float) -> LiveEpisode:
         """Return the live episode at a new observation. The turns on the previous observation become a step."""

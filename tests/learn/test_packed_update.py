@@ -96,11 +96,8 @@ def play(policy: Policy, count: int = 3, horizon: int = 5) -> list[Episode]:
 
 
 def gradient(lm: LanguageModel, loss: Tensor) -> list[Tensor]:
-    lm.model.zero_grad()
-    loss.backward()
-    found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in lm.parameters()]
-    lm.model.zero_grad()
-    return found
+    found = torch.autograd.grad(loss, lm.parameters(), allow_unused=True)
+    return [torch.zeros_like(p) if one is None else one for p, one in zip(lm.parameters(), found, strict=True)]
 
 
 def distance(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:

@@ -166,3 +166,19 @@ def test_options_need_no_place_in_the_prompt(pair: Pair) -> None:
     lm: Any = replace(pair("gpt2")[0], context=64)
     [turn] = Policy(lm, scoring="options").turns([seat([f"look at {i}" for i in range(255)])])
     assert len(turn.probs) == 255
+
+
+def test_a_wide_set_is_read_in_parts_with_the_same_result(pair: Pair) -> None:
+    """Parts of about so many tokens as a processor likes; sorted, so that the order changes no bit."""
+    rng = np.random.default_rng(5)
+    listed, order = texts(rng, 200, 8), rng.permutation(200)
+    shuffled = Answers(tuple(listed.ids[i] for i in order), (1,) * 200)
+    with scoring_head(pair("llama")[0]) as lm, torch.inference_mode():
+        asked = prompts(rng)[:1]
+        whole = lm.backend.score(pack(asked), [listed], "options")[0]
+        lm = replace(lm)  # with a backend of its own
+        lm.backend.pass_tokens = 100  # type: ignore[attr-defined]
+        parts = lm.backend.score(asked, [listed], "options", [KVCache()])[0]
+        again = lm.backend.score(asked, [shuffled], "options", [KVCache()])[0]
+        torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
+        assert torch.equal(again, parts[:, torch.from_numpy(order)])

@@ -82,7 +82,7 @@ def test_a_copy_of_a_working_run_with_checkpoints_first_goes_on_elsewhere(
     server.stdin.write(json.dumps([*words, str(here)]) + "\n")
     server.stdin.flush()
     child = int(server.stdout.readline())
-    wait_for((here / "checkpoints" / "seed0" / moment).exists)
+    wait_for((here / "checkpoints" / "seed0" / moment).exists, seconds=300)
     for part in ("checkpoints", "."):
         with suppress(shutil.Error):  # files that were replaced meanwhile; all others are copied
             shutil.copytree(here / part, there / part, dirs_exist_ok=True)

@@ -55,6 +55,7 @@ VALUES = shlex.split("--values.critic_steps 2 --values.critic_batch 4 --values.a
 SMALL = {
     "run taxi": TINY,
     "run taxi-demo": TINY,
+    "run portals": [*TINY, "--env.train", "8", "--env.validation", "4", "--env.test", "4"],
     "run guess.toml": TINY,
     "run my_env": TINY,
     "play my_env": [],

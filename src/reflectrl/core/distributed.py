@@ -184,7 +184,7 @@ def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     bucket: list[Tensor] = []
     for tensor in tensors:
         kind = (tensor.dtype, tensor.device)
-        full = sum(one.numel() for one in bucket) + tensor.numel() > BUCKET
+        full = sum(waiting.numel() for waiting in bucket) + tensor.numel() > BUCKET
         if bucket and (full or kind != (bucket[0].dtype, bucket[0].device)):
             yield bucket
             bucket = []

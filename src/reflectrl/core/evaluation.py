@@ -112,7 +112,7 @@ def _pooled(key: tuple[Any, ...], group: list[Row], confidence: float) -> Row:
     means = {name: _mean(row[name] for row in group if row[name] is not None) for name in names}
     pooled = {**dict(zip(KEYS, key, strict=True)), "seeds": len(group), "episodes": episodes}
     more = [name for name in group[0] if name.startswith("pass@")]
-    more += ["illegal"] if any("illegal" in row for row in group) else []
+    more += [name for name in ("illegal", "ece", "brier") if any(name in row for row in group)]
     means |= {name: _mean(row.get(name, 0.0) for row in group) for name in more}
     return {**pooled, "success": means["success"], "low": low, "high": high, **means}
 

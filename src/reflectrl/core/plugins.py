@@ -129,13 +129,13 @@ def look_here() -> None:
         sys.path.append("")
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def suggestion(word: str, options: Iterable[str]) -> str:
     """Return ' (did you mean "x"?)' if a known word is similar, else ' (known: a, b, c)'."""
-    known = list(known)
-    near = difflib.get_close_matches(word, known, n=1)
+    options = list(options)
+    near = difflib.get_close_matches(word, options, n=1)
     if near:
         return f" (did you mean {near[0]!r}?)"
-    return f" (known: {', '.join(known)})" if known else ""
+    return f" (known: {', '.join(options)})" if options else ""
 
 
 def _import(kind: str, target: str) -> Any:

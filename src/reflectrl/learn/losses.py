@@ -156,13 +156,22 @@ def baseline_leave_one_out(returns_K: Tensor) -> Tensor:
     return (returns_K.sum() - returns_K) / others if others > 0 else torch.zeros_like(returns_K)
 
 
-def normalise(advantages_N: Tensor) -> Tensor:
+def root_mean_square(values_N: Tensor) -> float:
+    """Return the root mean square of a batch, in the unit of its values: [N] -> float."""
+    return values_N.square().mean().sqrt().item()
+
+
+def normalise(advantages_N: Tensor, least: float = 0.0) -> Tensor:
     """Divide advantages by their root mean square over the batch: [N] -> [N], without unit.
 
     For advantages with mean zero, this is their standard deviation. The mean is not subtracted, because that would add
     a second baseline and could change signs. All zeros stay zeros.
+
+    Args:
+        least: smallest divisor, in reward units. Without it, a batch that has nearly nothing to teach would count as
+            much as any other.
     """
-    return advantages_N / advantages_N.square().mean().sqrt().clamp_min(1e-8)
+    return advantages_N / max(root_mean_square(advantages_N), least, 1e-8)
 
 
 # ---- policy and value losses ---------------------------------------------------------------------------------------

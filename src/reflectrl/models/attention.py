@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from reflectrl.models.branching import WORTH_BRANCHING, Texts, attend_texts, texts_of
 from reflectrl.models.sharing import Block, KVCache, copy_all
 
 Attend = Callable[..., Tensor]
@@ -47,6 +48,7 @@ class BlockAttention:
     blocks: Sequence[Block]
     caches: Sequence[KVCache] | None = None
     _masks: list[Tensor | None] = field(default_factory=list, init=False)
+    _texts: list[Texts | None] = field(default_factory=list, init=False)
 
     def __call__(
         self,
@@ -60,10 +62,19 @@ class BlockAttention:
         lengths = [len(block.ids) for block in self.blocks]
         keys, values = ([part.transpose(0, 1)[None] for part in new.split(lengths)] for new in (key_NGD, value_NGD))
         if not self._masks:  # the same in every layer
-            self._masks = [visible(block, query_NHD.detach()) for block in self.blocks]
+            self._texts = [None if dropout else texts_of_wide(block) for block in self.blocks]
+            self._masks = [
+                None if texts else visible(block, query_NHD.detach())
+                for block, texts in zip(self.blocks, self._texts, strict=True)
+            ]
         outs, grouped = [], query_NHD.shape[1] != key_NGD.shape[1]
         for i, (query, some) in enumerate(by_block(query_NHD, lengths, wanted)):
-            block, mask = self.blocks[i], self._masks[i]
+            block, mask, texts = self.blocks[i], self._masks[i], self._texts[i]
+            if texts is not None:
+                if len(query):
+                    prompt = self._before(i, layer, keys, values)
+                    outs.append(attend_texts(query, prompt, (keys[i], values[i]), texts, some))
+                continue
             if self.caches is not None:
                 parts = [[whole] for whole in self.caches[i].append(layer, block.start, keys[i], values[i])]
             else:
@@ -80,6 +91,22 @@ class BlockAttention:
                 )
             outs.append(out_1HSD[0].transpose(0, 1).flatten(1))
         return torch.cat(outs)
+
+    def _before(self, i: int, layer: int, keys: Sequence[Tensor], values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return keys and values (1, G, T, D) of the tokens before a block, from its cache or from earlier blocks."""
+        block = self.blocks[i]
+        if self.caches is not None:
+            held = self.caches[i].layers[layer][:, :, : block.start]
+            return held[:1], held[1:]
+        key, value = (torch.cat([of[b][:, :, :n] for b, n in block.context], 2) for of in (keys, values))
+        return key, value
+
+
+def texts_of_wide(block: Block) -> Texts | None:
+    """Return the texts of a trie with so many nodes that they are attended apart; None for any other block."""
+    if block.trie is None or len(block.trie.ids) < WORTH_BRANCHING:
+        return None
+    return texts_of(block.trie)
 
 
 def visible(block: Block, like: Tensor, wanted: Tensor | None = None) -> Tensor | None:

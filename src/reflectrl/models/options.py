@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, remainders
-from reflectrl.models.text_scoring import Trie, make_trie
+from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, portions, remainders
+from reflectrl.models.text_scoring import Trie
 
 if TYPE_CHECKING:
     from reflectrl.models.backend import Answers
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 OPTION_HEAD = "options.weight"
 """Name of the head's weight (D,) among a model's weights and in its file of heads."""
-
-WHOLE = -1
-"""Token appended to an option before its trie is built, because a trie leaves out the last token of each text."""
 
 
 def new_option_head(hidden_size: int, device: torch.device) -> nn.Parameter:
@@ -42,9 +40,36 @@ def option_scores(hidden_MD: Tensor, head_D: Tensor) -> Tensor:
     return (hidden_MD.float() * head_D.float()).sum(-1)
 
 
-def option_trie(answers: Answers) -> Trie:
-    """Build the trie of some options. The last node of each path is the option's last token."""
-    return make_trie([(*ids, WHOLE) for ids in answers.ids])
+class Options(NamedTuple):
+    """Options of a prompt as a trie, in an order of their own.
+
+    Attributes:
+        trie: the trie. The last node of each path is the option's last token.
+        order: for each path, the number of its option.
+    """
+
+    trie: Trie
+    order: np.ndarray
+
+
+def option_trie(answers: Answers) -> Options:
+    """Build the trie of some options, sorted by their tokens. So the same set gives the same trie in any order."""
+    count, lengths = len(answers.ids), np.array([len(ids) for ids in answers.ids])
+    token_AL = np.full((count, lengths.max()), -1)
+    token_AL[np.arange(lengths.max()) < lengths[:, None]] = np.concatenate(answers.ids)
+    order = np.lexsort(token_AL.T[::-1])
+    token_AL, lengths = token_AL[order], lengths[order]
+    # In sorted order, an option shares its beginning with the one before it, up to the first different token.
+    differs_AL = np.ones(token_AL.shape, bool)
+    differs_AL[1:] = np.logical_or.accumulate(token_AL[1:] != token_AL[:-1], axis=1)
+    fresh_AL = differs_AL & (token_AL >= 0)
+    number_AL = (fresh_AL.ravel().cumsum() - 1).reshape(fresh_AL.shape)
+    node_AL = np.maximum.accumulate(np.where(fresh_AL, number_AL, -1), axis=0)
+    row_N, depth_N = np.nonzero(fresh_AL)
+    parent_N = np.where(depth_N > 0, node_AL[row_N, depth_N - 1], -1)
+    paths = tuple(tuple(path[:length]) for path, length in zip(node_AL.tolist(), lengths.tolist(), strict=True))
+    trie = Trie(tuple(token_AL[fresh_AL].tolist()), tuple(parent_N.tolist()), tuple(depth_N.tolist()), paths)
+    return Options(trie, order)
 
 
 def option_logits(
@@ -56,22 +81,80 @@ def option_logits(
 ) -> tuple[Tensor, Tensor]:
     """Return logits (P, A) of each prompt's options, padded with -inf, and hidden states (P, D) after the prompts.
 
+    With caches, as many tokens go through the model at once as suit the processor's own caches. Without, all do.
+
     Args:
         prompts: a packing if there are no caches. Gradients flow through it.
         caches: KV cache of each prompt. Afterwards it holds the prompt, but no option.
     """
-    if caches is not None:
-        for prompt, cache in zip(prompts, caches, strict=True):
-            cache.match(prompt, REUSE)
-    packing = prompts if isinstance(prompts, Packing) else remainders(prompts, caches or ())
-    tries = [option_trie(one) for one in answers]
+    options = [option_trie(one) for one in answers]
+    if caches is None:
+        assert isinstance(prompts, Packing)
+        hidden_PD, ends = _one_pass(backend, prompts, [one.trie for one in options])
+    else:
+        hidden_PD, ends = _passes(backend, prompts, [one.trie for one in options], caches)
+    rows = []
+    for one, end_AD in zip(options, ends, strict=True):
+        scores_A = option_scores(end_AD, head_D)
+        rows.append(scores_A[torch.from_numpy(np.argsort(one.order)).to(scores_A.device)])
+    return pad_sequence(rows, batch_first=True, padding_value=-torch.inf), hidden_PD
+
+
+def _one_pass(
+    backend: PackedBackend, packing: Packing, tries: Sequence[Trie], caches: Sequence[KVCache] | None = None
+) -> tuple[Tensor, list[Tensor]]:
+    """Read prompts and tries together. Return hidden states (P, D) after the prompts, and (A, D) after the options."""
     behind = zip(tries, packing.lengths(), packing.paths, strict=True)
     branches = [Block(trie.ids, length, path, trie) for trie, length, path in behind]
-    first = sum(len(block.ids) for block in packing.blocks)
-    starts = accumulate((len(trie.ids) for trie in tries), initial=first)
-    ends = [start + path[-1] for start, trie in zip(starts, tries, strict=False) for path in trie.paths]
+    ends = _ends(tries, sum(len(block.ids) for block in packing.blocks))
     whole = replace(packing, blocks=[*packing.blocks, *branches])
     hidden_MD = backend.encode(whole, [*packing.ends(), *ends], caches and [*caches, *caches])
-    hidden_PD, hidden_OD = hidden_MD.split([len(tries), len(ends)])
-    rows = option_scores(hidden_OD, head_D).split([len(one.ids) for one in answers])
-    return pad_sequence(list(rows), batch_first=True, padding_value=-torch.inf), hidden_PD
+    hidden_PD, *parts = hidden_MD.split([len(tries), *(len(trie.paths) for trie in tries)])
+    return hidden_PD, parts
+
+
+def _passes(
+    backend: PackedBackend, prompts: Sequence[Ids], tries: Sequence[Trie], caches: Sequence[KVCache]
+) -> tuple[Tensor, list[Tensor]]:
+    """Read prompts and tries, in one pass if that is small enough, and otherwise the tries part by part."""
+    new = [len(prompt) - cache.match(prompt, REUSE) for prompt, cache in zip(prompts, caches, strict=True)]
+    if sum(new) + sum(len(trie.ids) for trie in tries) <= backend.pass_tokens:
+        return _one_pass(backend, remainders(prompts, caches), tries, caches)
+    hidden_PD = backend.read(prompts, caches=caches)
+    parts = [(i, part) for i, trie in enumerate(tries) for part in parts_of(trie, backend.pass_tokens)]
+    ends: list[list[Tensor]] = [[] for _ in tries]
+    for chosen in portions([len(part.ids) for _, part in parts], backend.pass_tokens):
+        together = parts[chosen]
+        blocks = [Block(part.ids, len(prompts[i]), (), part) for i, part in together]
+        at = _ends([part for _, part in together], 0)
+        hidden_MD = backend.encode(Packing(blocks), at, [caches[i] for i, _ in together])
+        split = hidden_MD.split([len(part.paths) for _, part in together])
+        for (i, _), end_AD in zip(together, split, strict=True):
+            ends[i].append(end_AD)
+    return hidden_PD, [torch.cat(some) for some in ends]
+
+
+def _ends(tries: Sequence[Trie], first: int) -> list[int]:
+    """Return the index of each option's last token in a pass whose tries begin at token `first`."""
+    starts = accumulate((len(trie.ids) for trie in tries), initial=first)
+    return [start + path[-1] for start, trie in zip(starts, tries, strict=False) for path in trie.paths]
+
+
+def parts_of(trie: Trie, most: int) -> list[Trie]:
+    """Split a trie, text by text, into tries of about `most` nodes. Nodes that two parts share are in both."""
+    if len(trie.ids) <= most:
+        return [trie]
+    found = []
+    for part in portions([len(path) for path in trie.paths], most):
+        paths = trie.paths[part]
+        nodes = sorted({node for path in paths for node in path})
+        number = {node: i for i, node in enumerate(nodes)}
+        found.append(
+            Trie(
+                tuple(trie.ids[node] for node in nodes),
+                tuple(number.get(trie.parents[node], -1) for node in nodes),
+                tuple(trie.depths[node] for node in nodes),
+                tuple(tuple(number[node] for node in path) for path in paths),
+            )
+        )
+    return found

@@ -84,12 +84,10 @@ class PackedBackend:
         if self.lm.adapter is not None:
             self.lm.activate()
         blocks = packing.blocks
-        ids, positions = list[int](), list[int]()
-        for block in blocks:
-            # Branches of a trie are alternatives: tokens of equal depth have the same position in the text.
-            depths = range(len(block.ids)) if block.trie is None else block.trie.depths
-            ids += block.ids
-            positions += [block.start + depth for depth in depths]
+        ids = np.concatenate([block.ids for block in blocks])
+        # Branches of a trie are alternatives: tokens of equal depth have the same position in the text.
+        depths = [range(len(block.ids)) if block.trie is None else block.trie.depths for block in blocks]
+        positions = np.concatenate([block.start + np.asarray(of) for block, of in zip(blocks, depths, strict=True)])
         # Each wanted token is computed once, in ascending order, however often and in whatever order it is asked for.
         ascending, order = np.array([], dtype=int), np.array([], dtype=int)
         if at != "all":

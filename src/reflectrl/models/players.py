@@ -190,6 +190,9 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         memory, cache: see `LanguagePlayer`.
         scoring: "enumeration"; or by the actions' texts ("sum", "token", "word", "trie"; see `text_scoring.py`); or by
             a learned head that reads each text ("options"; see `options.py`).
+
+    Attributes:
+        calibration: temperature of the probabilities that greedy turns report. It changes no choice.
     """
 
     def __init__(
@@ -202,6 +205,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         scoring: Scoring = "enumeration",
     ) -> None:
         super().__init__(lm, sampling, memory, cache)
+        self.calibration = 1.0
         self.scoring, self.packs = scoring, scoring == "enumeration"
         self.shuffle_labels = shuffle_labels and self.packs
         self._opening = "" if lm.chat is None else lm.chat.after
@@ -212,7 +216,9 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
 
     def with_sampling(self, sampling: Sampling) -> Policy:
         """Return the same player with other sampling settings, and its own caches."""
-        return Policy(self.lm, sampling, self.shuffle_labels, self.memory, self.pool.limit, self.scoring)
+        twin = Policy(self.lm, sampling, self.shuffle_labels, self.memory, self.pool.limit, self.scoring)
+        twin.calibration = self.calibration
+        return twin
 
     def labels(self, count: int | None = None) -> Labels:
         """Return the tokenizer's labels for `count` actions, or all labels. Raise UserError if it has too few."""
@@ -243,9 +249,8 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         for action in actions:
             text = self.lm.encode(space + action, before)
             if self.scoring == "options":
-                ids.append(
-                    tuple(text) or (self.lm.end,)
-                )  # nothing is written, so a text needs no end; but it needs a token
+                # Nothing is written, so a text needs no end. But an empty one needs a token to be scored by.
+                ids.append(tuple(text) or (self.lm.end,))
             else:
                 ids.append((*text, self.lm.end))
             words.append(max(1, len(action.split())))
@@ -314,7 +319,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
     ) -> Turn:
         """Draw an action from the logits of a prompt's actions, which are in the order of listing."""
         prompt_ids, actions = question
-        logits_A = logits_A / (self.sampling.temperature or 1.0)
+        logits_A = logits_A / (self.sampling.temperature or self.calibration)
         logp_A = logits_A - np.logaddexp.reduce(logits_A)
         probs_A = np.exp(logp_A)
         # The sum may differ from 1 by rounding, and the drawn label must not be one past the end.

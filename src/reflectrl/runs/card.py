@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from reflectrl.core.config import from_dict
 from reflectrl.core.config.folders import read_regular
-from reflectrl.core.config.rules import Count, Natural
+from reflectrl.core.config.rules import Count, Natural, Positive
 from reflectrl.core.plugins import reason
 from reflectrl.core.types import UserError
 from reflectrl.runs.state import CARD
@@ -30,6 +30,8 @@ class PlaySettings:
     shuffle_labels: bool = False
     context: Natural = 512
     """Longest sequence in tokens."""
+    calibration: Positive = 1.0
+    """Temperature of the reported probabilities."""
 
 
 @dataclass(frozen=True)

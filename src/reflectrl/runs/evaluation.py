@@ -28,8 +28,9 @@ from reflectrl.learn.exploration import RewardShaping
 from reflectrl.models.labels import require_labels
 from reflectrl.runs.arms import Arm, select_arms
 from reflectrl.runs.artifact import Build, Source
+from reflectrl.runs.calibration import fit_arm, temperature_of
 from reflectrl.runs.folder import OTHER_TASKS, Context, RunFolder
-from reflectrl.runs.players import Models, build_players, is_base, load_pair, name_of
+from reflectrl.runs.players import Models, build_players, calibrated, is_base, load_pair, name_of
 
 Timings = list[dict[str, Any]]
 Attempt = tuple[str, int]
@@ -94,12 +95,16 @@ def evaluate_arm(
     planned = list(evaluations(recipe, context.run, env, seed, name))
     origin = provenance(recipe, arm, policy, reflector)
     with pool_of(recipe) as envs:
+        if recipe.eval.temperature == "fitted" and models[0] is not None and any(log.left() for log in planned):
+            greedy = build_players(recipe, context.run.path, name, arm, models, 0.0)
+            fit_arm(recipe, context.run, name, seed, greedy, envs)
         for number, log in enumerate(planned):
             about = {"arm": name, "seed": seed, "split": log.split, "sampling": log.sampling, **origin}
             start, count, work = time.perf_counter(), 0, Work(models)
 
             def players(temperature: float, work: Work = work) -> tuple[Player, Player | None]:
-                return work.watch(build_players(recipe, context.run.path, name, arm, models, temperature))
+                seats = build_players(recipe, context.run.path, name, arm, models, temperature)
+                return work.watch(calibrated(seats, temperature_of(recipe, context.run, name, seed)))
 
             for _ in _play(recipe, log, about, envs, players):
                 count += 1

@@ -22,7 +22,9 @@ from reflectrl.models.players import Policy, Reflector
 from reflectrl.models.sources import find_model
 from reflectrl.runs.arms import Arm, base, players_of, select_arms, start_of
 from reflectrl.runs.artifact import PRETRAINED, Handle, Plan, Source
+from reflectrl.runs.calibration import temperature_of
 from reflectrl.runs.card import Card, read_card
+from reflectrl.runs.folder import RunFolder
 from reflectrl.runs.precision import in_run
 from reflectrl.runs.state import CARD, POLICY, REFLECTOR
 
@@ -60,13 +62,22 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
     }
     require(path, needed, trust, typed=False)
     if (folder / CARD).exists():
-        recipe = as_described(recipe, read_card(folder))
+        card: Card = read_card(folder)
+        recipe = as_described(recipe, card)
         if arm not in recipe.arms:
             raise UserError(f"{folder} is an agent of the arm {recipe.arms[0]!r}, not {arm!r}")
-        return combined(recipe, row, exported_models(recipe, folder), 0.0)
+        return calibrated(combined(recipe, row, exported_models(recipe, folder), 0.0), card.play.calibration)
     recipe = replace(recipe, model=in_run(recipe.model, folder))
     trained_seed = seed if seed in recipe.seeds else recipe.seeds[0]
-    return build_players(recipe, folder, arm, row, load_models(recipe, folder, trained_seed, arm), 0.0)
+    players = build_players(recipe, folder, arm, row, load_models(recipe, folder, trained_seed, arm), 0.0)
+    return calibrated(players, temperature_of(recipe, RunFolder(folder), arm, trained_seed))
+
+
+def calibrated(players: tuple[Player, Player | None], temperature: float) -> tuple[Player, Player | None]:
+    """Give a policy the temperature of the probabilities that it reports. Other players are returned unchanged."""
+    if isinstance(players[0], Policy):
+        players[0].calibration = temperature
+    return players
 
 
 def as_described(recipe: Recipe, card: Card) -> Recipe:

@@ -29,9 +29,11 @@ from reflectrl.core.git import Commits, is_clone
 from reflectrl.core.terminal import printable_line
 from reflectrl.core.types import Episode, Step, UserError
 from reflectrl.learn.checkpoint import write_text
-from reflectrl.runs.arms import Arm
+from reflectrl.runs.arms import Arm, select_arms
+from reflectrl.runs.calibration import row_of_decisions
 from reflectrl.runs.evaluation import attempt_of, evaluations
 from reflectrl.runs.folder import RunFolder
+from reflectrl.runs.report.data import CALIBRATION, is_share
 
 ORIGIN = ("commit", "hardware")
 """Keys that tell where results were made. If the same results come out again, these keys are left as they are."""
@@ -60,6 +62,7 @@ def write_results(recipe: Recipe, run: RunFolder) -> list[dict[str, Any]]:
 def _rows(recipe: Recipe, run: RunFolder, env: TextEnv) -> Iterator[Row]:
     """Yield the rows of every arm and seed. A milestone gets a row only if its stage is not played separately."""
     for name in recipe.arms:
+        learned = select_arms([name], recipe)[name].player == "policy"
         for seed in recipe.seeds:
             for log in evaluations(recipe, run, env, seed, name):
                 played = {attempt_of(episode): episode for episode in read_episodes(log.path)}
@@ -67,7 +70,10 @@ def _rows(recipe: Recipe, run: RunFolder, env: TextEnv) -> Iterator[Row]:
                     about = "are the environment's tasks the same in every process?"
                     raise UserError(f"{log.path} lacks the episode of task {missing[0]!r}; {about}")
                 episodes = [played[attempt] for attempt in log.wanted()]
+                decided = row_of_decisions(episodes, env) if recipe.eval.calibration and learned else {}
                 for row in rows_of(episodes, env, recipe.eval.confidence):
+                    if row["stage"] == log.stage and log.sampling == "greedy":
+                        row |= decided
                     if row["stage"] == log.stage or row["stage"] not in recipe.eval.stages:
                         yield row
 
@@ -148,9 +154,9 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm
     table.add_column("arm", no_wrap=True)
     for stage in stages:
         table.add_column(stage, justify="right", no_wrap=True)
-    shares = list(dict.fromkeys(key for row in rows for key in row if key.startswith("pass@") or key == "illegal"))
+    shares = list(dict.fromkeys(key for row in rows for key in row if is_share(key)))
     for share in shares:
-        table.add_column(share, justify="right", no_wrap=True)
+        table.add_column(CALIBRATION.get(share, share), justify="right", no_wrap=True)
     table.add_column("what it is")
     for name, arm in arms.items():
         last = cells.get((name, stages[-1]), {})

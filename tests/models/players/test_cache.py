@@ -241,7 +241,7 @@ def test_a_step_encodes_the_new_history_and_its_suffix_whatever_its_number(
         history = len(policy_lm.encode(live.observation.history))
         branches = 0
         if scoring == "options":
-            branches = len(option_trie(policy.answers(live.observation.actions)).ids)
+            branches = len(option_trie(policy.answers(live.observation.actions)).trie.ids)
         elif scoring != "enumeration":
             branches = len(make_trie(policy.answers(live.observation.actions).ids).ids)
         if step > 1:  # the first history is too short to be worth keeping

@@ -249,7 +249,7 @@ class RLConfig:
     milestone_at_horizon: Literal["lost", "kept"] = "lost"
     """Treatment of the potential when the horizon ends an episode. "lost": shaping does not change the best policy, and
     only a critic learns faster with it. "kept": shaping helps with every baseline, as long as milestones are worth less
-    than winning."""
+    than winning. A critic estimates what would have followed the horizon, so with one the potential is always kept."""
     count_coef: NonNegative = 0.0
     """Bonus for reaching an observation for the n-th time: this number, divided by the square root of n. It is never
     part of the reported reward."""

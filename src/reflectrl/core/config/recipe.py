@@ -154,6 +154,13 @@ class EvalConfig:
     """Number of environments that are played in parallel."""
     confidence: Annotated[float, Range(above=0, below=1)] = 0.95
     """Level of the confidence intervals."""
+    calibration: bool = True
+    """Report how well probabilities fit what happens: expected calibration error and Brier score of the arms' choices
+    ([calibration.md](calibration.md)). For this, the environment's expert is asked again in the states that they
+    reached."""
+    temperature: Literal["none", "fitted"] = "none"
+    """Temperature of the probabilities that greedy policies report: "none", or "fitted" to the choices that an arm
+    makes in validation tasks, as the environment's expert judges them. It changes no choice."""
 
 
 @dataclass(frozen=True)

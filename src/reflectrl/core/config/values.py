@@ -142,10 +142,10 @@ def _section(value: Any, where: str, key: str) -> Mapping[str, Any]:
     return read
 
 
-def _one_of(known: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
-    if isinstance(value, str) and value in known:
+def _one_of(allowed: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
+    if isinstance(value, str) and value in allowed:
         return str(value)
-    near = _new_name((key, str(value))) or f"; it must be one of {', '.join(map(str, known))}"
+    near = _new_name((key, str(value))) or f"; it must be one of {', '.join(map(str, allowed))}"
     raise UserError(f"{where}: {key!r} is {_show(value)}{near}")
 
 

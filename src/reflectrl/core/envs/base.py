@@ -290,14 +290,14 @@ class TextEnv(gym.Env[str, int], ABC):
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def require_known(env: str, kind: str, word: str, known: Sequence[str]) -> None:
+def require_known(env: str, kind: str, word: str, options: Sequence[str]) -> None:
     """Raise UserError if a word is unknown: `require_known("taxi", "split", split, SPLITS)`.
 
     Raises:
         UserError: names the environment, the word and the nearest known one.
     """
-    if word not in known:
-        raise UserError(f"{env}: unknown {kind} {word!r}{suggestion(str(word), known)}")
+    if word not in options:
+        raise UserError(f"{env}: unknown {kind} {word!r}{suggestion(str(word), options)}")
 
 
 def divide(items: Sequence[T], sizes: Mapping[str, int], *seed_names: object) -> dict[str, list[T]]:

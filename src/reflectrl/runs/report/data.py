@@ -52,6 +52,8 @@ class Score:
     seed: int | None = None
     seeds: int | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
+    reliability: tuple[tuple[float, float, float], ...] = ()
+    """Bins of the arm's decisions: (number, mean confidence, share of right choices)."""
 
 
 @dataclass(frozen=True)
@@ -167,9 +169,31 @@ def _score(row: Any, where: str) -> Score:
         key: None if (x := numbers.pop(key)) is None else int(x) for key in ("episodes", "seed", "seeds")
     }
     texts = {key: row[key] for key in ("arm", "split", "stage", "sampling")}
-    named = [key for key in row if key.startswith("pass@") or key == "illegal"]
-    shares = {key: share for key in named if (share := _number(row, key, f"{where}.")) is not None}
-    return Score(**texts, success=success, mean_return=numbers.pop("return"), **numbers, **counts, shares=shares)
+    shares = dict[str, float]()
+    for key in row:
+        if is_share(key) and (share := _number(row, key, f"{where}.")) is not None:
+            shares[CALIBRATION.get(key) or key] = share
+    bins = row.get("reliability") or []
+    if not isinstance(bins, list) or not all(isinstance(one, list) and len(one) == 3 for one in bins):
+        raise UserError(f"{where}.reliability must be a list of bins")
+    return Score(
+        **texts,
+        success=success,
+        mean_return=numbers.pop("return"),
+        **numbers,
+        **counts,
+        shares=shares,
+        reliability=tuple((float(count), float(said), float(right)) for count, said, right in bins),
+    )
+
+
+CALIBRATION = {"ece": "ECE", "brier": "Brier"}
+"""Figures of calibration in a row of results, and their names in tables. They are shown in percent, like shares."""
+
+
+def is_share(key: str) -> bool:
+    """Return whether a key of a row is a further share that tables show."""
+    return key.startswith("pass@") or key == "illegal" or key in CALIBRATION
 
 
 def _number(row: Mapping[str, Any], key: str, where: str) -> float | None:

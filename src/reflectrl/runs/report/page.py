@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from reflectrl.core.config.folders import replacing, writing
 from reflectrl.core.plugins import names
+from reflectrl.runs.report.calibrated import reliability_plots
 from reflectrl.runs.report.data import Run, read_run
 from reflectrl.runs.report.learned import learned_plots
 from reflectrl.runs.report.plots import curve_sections, stage_plots
@@ -75,6 +76,7 @@ def render(run: Run, sample: Sample, live: str = "", further: Sequence[Section] 
         learned=learned_plots(run.metrics, run.times, look),
         sections=curve_sections(run.metrics, look),
         bars=stage_plots(summary, rows, look),
+        reliability=reliability_plots(rows, look),
         sample=sample,
         live=live,
         exports="export-browser" in names("verbs") and bool(run.recipe.get("env")),

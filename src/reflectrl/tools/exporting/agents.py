@@ -26,6 +26,7 @@ from reflectrl.learn.checkpoint import write_folder
 from reflectrl.models.backend import Counters
 from reflectrl.models.lm import LanguageModel
 from reflectrl.runs.arms import all_arms, select_arms
+from reflectrl.runs.calibration import temperature_of
 from reflectrl.runs.card import Card, PlaySettings, write_card
 from reflectrl.runs.demonstrations import finished_lines
 from reflectrl.runs.folder import RunFolder
@@ -174,7 +175,13 @@ def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
         seed,
         results.get("commit", ""),
         str(recipe.env["name"]),
-        PlaySettings(play.scoring, play.reflection_tokens, play.shuffle_labels, recipe.model.context),
+        PlaySettings(
+            play.scoring,
+            play.reflection_tokens,
+            play.shuffle_labels,
+            recipe.model.context,
+            temperature_of(recipe, RunFolder(run), arm, seed),
+        ),
         make(recipe.env).card_settings(),
         tuple({key: value for key, value in row.items() if value is not None} for row in own),
     )

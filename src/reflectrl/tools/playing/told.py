@@ -119,12 +119,12 @@ def _require_among(action: str | int, actions: tuple[str, ...]) -> None:
         raise ValueError(f"'action' {action!r:.60} is not among 'actions'")
 
 
-def _unread(data: dict[str, Any], known: tuple[str, ...]) -> set[str]:
+def _unread(data: dict[str, Any], known_keys: tuple[str, ...]) -> set[str]:
     """Return keys that are not read. A key that nearly has the name of a known key is an error."""
-    unread = set(data) - set(known)
+    unread = set(data) - set(known_keys)
     for key in sorted(unread):
-        if difflib.get_close_matches(key, known, n=1, cutoff=0.8):
-            raise ValueError(f"unknown key {key!r}{suggestion(key, known)}")
+        if difflib.get_close_matches(key, known_keys, n=1, cutoff=0.8):
+            raise ValueError(f"unknown key {key!r}{suggestion(key, known_keys)}")
     return unread
 
 

@@ -61,8 +61,10 @@ class Trackers:
 
     def _opened(self, kind: str) -> GeneralTracker:
         """Open a tracker. A run that it has already under this training's name, or number, is continued."""
+        from accelerate.state import PartialState
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
+        PartialState(cpu=True)  # accelerate's log needs it, and no GPU
         self.folder.mkdir(parents=True, exist_ok=True)
         project, name = self.config.project, f"{self.run}-{self.training}"
         note = self.folder / f"{self.training}.mlflow-run"  # MLflow chooses the number of a run itself

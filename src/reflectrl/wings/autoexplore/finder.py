@@ -65,22 +65,22 @@ def profile(path: str, text: str) -> Profile:
     return Profile(said, definitions, places, {word: tuple(numbers) for word, numbers in holders.items()})
 
 
-def weigh(found: Profile, weights: Mapping[str, float]) -> Shares:
+def weigh(profile: Profile, weights: Mapping[str, float]) -> Shares:
     """Return the shares of a question that a file's profile covers.
 
     Args:
         weights: word of the question → weight (rarity). They need not be normalized.
     """
     total = sum(weights.values()) or 1.0
-    standing = [(weight, found.places[word]) for word, weight in weights.items() if word in found.places]
+    standing = [(weight, profile.places[word]) for word, weight in weights.items() if word in profile.places]
     path, names, docs, anywhere, often = (
         sum([weight for weight, places in standing if places & place]) / total
         for place in (PATH, NAMES, DOCS, ANYWHERE, OFTEN)
     )
-    sums = [0.0] * len(found.definitions)
+    sums = [0.0] * len(profile.definitions)
     for word, weight in weights.items():
         own = weight / total
-        for number in found.holders.get(word, ()):
+        for number in profile.holders.get(word, ()):
             sums[number] += own
     return path, names, docs, anywhere, often, max(sums, default=0.0)
 

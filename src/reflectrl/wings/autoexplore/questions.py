@@ -47,8 +47,8 @@ def rows_of(path: Path) -> list[tuple[Any, str]]:
     return [(row, f"{path}:{number}") for number, row in rows]
 
 
-def question_of(row: Any, place: str) -> Question:
-    """Convert a decoded line to a question; raise UserError, with the place, if it is none."""
+def question_of(row: Any, location: str) -> Question:
+    """Convert a decoded line to a question; raise UserError, with the location, if it is none."""
     try:
         gold = row["gold"]
         texts = [row["id"], row["repo"], row["question"], row["source"], row.get("licence", "")]
@@ -58,7 +58,7 @@ def question_of(row: Any, place: str) -> Question:
         return Question(identity, repo, question, tuple(gold), source, licence, bool(row.get("dominant", False)))
     except (KeyError, TypeError, AttributeError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise UserError(f"{place}: no question: {why}") from error
+        raise UserError(f"{location}: no question: {why}") from error
 
 
 def write_questions(path: str | os.PathLike[str], questions: Iterable[Question]) -> None:

@@ -10,7 +10,8 @@ from reflectrl.core.types import UserError
 from reflectrl.serving.endpoints.client import Endpoint
 from reflectrl.serving.endpoints.config import EndpointConfig
 from reflectrl.serving.endpoints.journal import Budget, Journal
-from reflectrl.wings.text.generation.judge import Wins, compare_request, count, judge, read_verdict
+from reflectrl.serving.endpoints.parsing import read_verdict
+from reflectrl.wings.text.generation.judge import Wins, compare_request, count, judge
 from reflectrl.wings.text.samples.sample import Sample
 
 

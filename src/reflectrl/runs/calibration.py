@@ -1,0 +1,130 @@
+"""Calibration of a run's arms: which decisions count, who judges them, and the temperature that is fitted.
+
+Results judge the decisions of evaluation itself: the states that an arm reached in held-out tasks. If the environment's
+teacher is an expert, it is asked again in each of these states, and a choice is right if it is one of the teacher's
+best actions (`Teacher.preferences`, or the expert's action alone). Otherwise all choices of an episode count as right
+if the episode was won.
+
+The temperature is fitted to other decisions, which the arm makes in validation tasks. It changes the probabilities that
+are reported and served, and no choice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from reflectrl.core.calibration import Decision, calibration_row, fit_temperature
+from reflectrl.core.config import Recipe
+from reflectrl.core.envs import make
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.envs.teacher import ask, ask_preferences
+from reflectrl.core.evaluation import Row
+from reflectrl.core.players import Player
+from reflectrl.core.rollout import Job, advance, rollout
+from reflectrl.core.types import Episode, UserError, named_seed
+from reflectrl.learn.checkpoint import write_text
+from reflectrl.learn.validation import evenly
+from reflectrl.runs.folder import RunFolder
+
+MOST_DECISIONS = 5000
+"""Largest number of decisions that are judged per log, and that a temperature is fitted to."""
+MOST_TASKS = 100
+"""Largest number of validation tasks that are played to fit a temperature."""
+
+
+def row_of_decisions(episodes: Iterable[Episode], env: TextEnv) -> Row:
+    """Return the calibration of the decisions in some episodes as keys of their row; empty if they have no confidence.
+
+    Raises:
+        UserError: the environment or its teacher raised.
+    """
+    decisions, judge = list[Decision](), "teacher" if "expert" in env.teacher.abilities() else "outcome"
+    for episode in episodes:
+        if len(decisions) >= MOST_DECISIONS:
+            break
+        rights = best_actions(env, episode) if judge == "teacher" else [None] * len(episode.steps)
+        for step, right in zip(episode.steps, rights, strict=True):
+            turn = step.choice
+            if turn is not None and turn.choice is not None and len(turn.probs) > 1:
+                correct = episode.success if right is None else turn.choice in right
+                decisions.append(Decision(turn.probs[turn.choice], correct))
+    return calibration_row(decisions, judge)
+
+
+def best_actions(env: TextEnv, episode: Episode) -> Iterator[tuple[int, ...]]:
+    """Play an episode again, and yield the teacher's best actions in each of its states.
+
+    Raises:
+        UserError: the environment raised, or lists other actions than in the episode.
+    """
+    task = episode.task
+    now = advance(env, task, None, named_seed(episode.seed, "env") % 2**32)
+    for number, step in enumerate(episode.steps):
+        if now.observation.actions != step.observation.actions:
+            raise UserError(f"task {task.id!r} cannot be played again: step {number + 1} lists other actions")
+        count = len(step.observation.actions)
+        expert = ask(env, task, "expert_action", count)
+        yield replace(step, target=expert, preferences=ask_preferences(env, task, count)).best
+        now = advance(env, task, step.action)
+
+
+# ---- the temperature -------------------------------------------------------------------------------------------------
+
+
+def temperature_file(run: RunFolder, arm: str, seed: int) -> Path:
+    """Return the file that holds an arm's temperature."""
+    return run.path / "calibration" / f"{arm}-seed{seed}.json"
+
+
+def fit_arm(
+    recipe: Recipe,
+    run: RunFolder,
+    arm: str,
+    seed: int,
+    players: tuple[Player, Player | None],
+    make_env: Callable[[], TextEnv],
+) -> float:
+    """Fit an arm's temperature, and write it down. Return it; without an expert, it is 1.
+
+    The arm plays validation tasks greedily, and the teacher judges its choices in the states that it reaches. States of
+    the teacher's own walks would not do: a policy is less sure, and wrong more often, where its own errors led it.
+
+    Args:
+        players: the arm's greedy players.
+    """
+    env = make(recipe.env)
+    if "expert" not in env.teacher.abilities():
+        return 1.0
+    tasks = evenly(env.tasks("validation"), MOST_TASKS)
+    jobs = [Job(task, named_seed(seed, "calibration", task.id), {}) for task in tasks]
+    played = rollout(jobs, make_env, *players, min(recipe.eval.batch, len(jobs)))
+    probabilities, best = list[tuple[float, ...]](), list[tuple[int, ...]]()
+    for episode in sorted(played, key=lambda episode: episode.task.id):
+        for step, right in zip(episode.steps, best_actions(env, episode), strict=True):
+            turn = step.choice
+            if turn is not None and turn.probs and len(best) < MOST_DECISIONS:
+                probabilities.append(turn.probs)
+                best.append(right)
+    found = {"temperature": fit_temperature(probabilities, best), "decisions": len(best)}
+    file = temperature_file(run, arm, seed)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps(found, indent=1) + "\n")
+    return float(found["temperature"])
+
+
+def temperature_of(recipe: Recipe, run: RunFolder, arm: str, seed: int) -> float:
+    """Return an arm's temperature: 1 unless the recipe wants it fitted and it is fitted already.
+
+    Raises:
+        UserError: its file is damaged.
+    """
+    path = temperature_file(run, arm, seed)
+    if recipe.eval.temperature != "fitted" or not path.is_file():
+        return 1.0
+    try:
+        return float(json.loads(path.read_text(encoding="utf-8"))["temperature"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path} cannot be read; remove it, and the next evaluation fits it again") from error
