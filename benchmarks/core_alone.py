@@ -18,7 +18,7 @@ from benchmarks.lines import REMOVABLE
 
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = {ROOT / top / room for top in ("src/reflectrl", "tests") for room in REMOVABLE} | {ROOT / "tests/benchmarks"}
-PROGRAMS = ("__init__", "chromium", "families", "measure")
+PROGRAMS = ("__init__", "chromium", "families", "forks", "measure")
 """Benchmark modules that tests of the core import."""
 COPIED = ("src", "tests", "docs", "pyproject.toml", *(f"benchmarks/{name}.py" for name in PROGRAMS))
 

@@ -25,7 +25,6 @@ from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling, UserError
 from reflectrl.models.backend import Counters
 from reflectrl.models.players import Policy, Reflector
-from reflectrl.runs.folder import RunFolder
 from reflectrl.runs.players import load_models
 
 from .measure import interleaved, report, timed
@@ -68,8 +67,8 @@ class Played:
 def rows(asked: Asked) -> list[dict[str, Any]]:
     """Return a row per batch size."""
     recipe = load_recipe(asked.run / "recipe.toml")
-    models = load_models(recipe, RunFolder(asked.run), asked.seed, asked.arm)
-    if models is None or models[1] is None:
+    models = load_models(recipe, asked.run, asked.seed, asked.arm)
+    if models[0] is None or models[1] is None:
         raise UserError(f"the arm {asked.arm!r} has no reflector")
     policy_lm, reflector_lm = models
     env = make(recipe.env)

@@ -31,7 +31,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -41,6 +40,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.forks import Forks
 from reflectrl.core.digests import DIGESTS, damage
 from reflectrl.core.episodes import read_episodes
 from reflectrl.core.types import UserError
@@ -61,30 +61,6 @@ eval_episodes = 2, replay_episodes = 2}
 offline = {steps = 4, reference_steps = 3, batch_size = 8, eval_every = 1, eval_episodes = 2, log_episodes = 1, \
 value_episodes = 1, value_epochs = 1}
 eval = {sampling = ["greedy", "sampled"], batch = 3}
-"""
-
-SERVER = """
-import json, os, sys
-import reflectrl.runs.runner  # what is slow to import is imported once
-from reflectrl.cli import main
-
-for line in sys.stdin:
-    folder, words, said = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        os.chdir(folder)
-        log = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(log, 1), os.dup2(log, 2)
-        try:
-            code = main(words)
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-            code = 1
-        sys.stdout.flush(), sys.stderr.flush()
-        os._exit(code)
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 SAME, SAID, REFUSED = "the same end", "a line, then an end", "one line, exit 2"
@@ -156,55 +132,46 @@ class Drill(NamedTuple):
     said: str
 
 
+Wait = Callable[[Callable[[], bool]], None]
+"""Function that returns at the moment to disturb a run, or once the run has ended."""
+
+
 class Server:
-    """Server that runs commands in forks of a process with all modules imported.
+    """Server that runs the recipe in forks of a process with all modules imported.
 
     Attributes:
-        said: the file to which commands print. It must not be on the disk that is filled.
+        said: the file to which runs print. It must not be on the disk that is filled.
     """
 
-    def __init__(self, said: Path) -> None:
+    def __init__(self, said: Path, forks: Forks) -> None:
         self.said = said
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen([sys.executable, "-c", SERVER], stdin=pipe, stdout=pipe, text=True)
+        self._forks = forks
 
-    def run(self, folder: Path, after: float | None = None, disturb: Callable[[int], None] | None = None) -> int:
+    def run(self, folder: Path, wait: Wait | None = None, disturb: Callable[[int], None] | None = None) -> int:
         """Run the recipe in `folder/run`.
 
         Args:
-            after: seconds after which `disturb` is called with the process id.
+            wait: returns at the moment to disturb the run. Its argument tells whether the run is still going on.
+            disturb: called then with the process id.
 
         Returns:
             The exit code; -9 if the process was killed.
         """
-        words = ["eval", "../drill.toml", "--folder", "run"]
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self.said.unlink(missing_ok=True)
-        self._process.stdin.write(json.dumps([str(folder), words, str(self.said)]) + "\n")
-        self._process.stdin.flush()
-        child = int(self._process.stdout.readline())
-        if after is not None and disturb is not None:
-            time.sleep(after)
-            if Path(f"/proc/{child}").exists():  # the server waits for it before it answers
-                disturb(child)
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End the server."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        words = ["-m", "reflectrl", "eval", "../drill.toml", "--folder", "run"]
+        with self.said.open("wb") as said:
+            child = self._forks.start(words, folder, stdout=said.fileno(), stderr=said.fileno())
+        if wait is not None and disturb is not None:
+            wait(lambda: child.poll() is None)
+            if child.poll() is None:
+                disturb(child.pid)
+        return child.wait()
 
 
 @contextmanager
 def serving(said: Path) -> Iterator[Server]:
     """Start a server that ends with the block."""
-    server = Server(said)
-    try:
-        yield server
-    finally:
-        server.close()
+    with Forks() as forks:
+        yield Server(said, forks)
 
 
 def ending(run: Path) -> dict[str, bytes]:
@@ -276,7 +243,7 @@ def ended(
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         after = rng.uniform(0.02, 1.0) * seconds
-        code = server.run(folder, after, disturb)
+        code = server.run(folder, lambda _, after=after: time.sleep(after), disturb)
         (folder.parent / FILLER).unlink(missing_ok=True)
         if code == 0:  # the run was over before: aim earlier the next time
             seconds = after
@@ -323,41 +290,50 @@ def damaged(run: Path, rng: random.Random) -> str:
     return f"{path.relative_to(run)} {how}"
 
 
-def drills(asked: Asked, place: Path) -> Iterator[Drill]:
+def drills(server: Server, asked: Asked, place: Path) -> Iterator[Drill]:
     """Yield each drill as soon as it is done. Folders of failed drills are kept."""
     (place / "drill.toml").write_text(RECIPE, encoding="utf-8")
-    with serving(place / "said") as server:
-        whole = place / "whole"
-        whole.mkdir()
-        start = time.perf_counter()
-        if server.run(whole) != 0:
-            raise SystemExit(server.said.read_text(encoding="utf-8"))
-        seconds, wanted = time.perf_counter() - start, ending(whole / "run")
-        yield from interrupted(server, asked, place, seconds, wanted)
-        if asked.small is not None:
-            yield from crowded(server, asked, seconds, wanted)
-        unfinished = sorted(place.glob("unfinished-*"))
-        learning = [folder for folder in unfinished if newest_state(folder / "run")]
-        if asked.newest and not learning:
-            learning = [killed_while_learning(server, place / "learning", asked.seed, seconds)]
-        for number in range(asked.newest + asked.corruptions):
-            rng = random.Random(f"{asked.seed} corruption {number}")
-            folder = place / f"corruption-{number}"
-            among, harm = (learning, newest_damaged) if number < asked.newest else (unfinished, damaged)
-            shutil.copytree(rng.choice(among), folder)
-            yield tidied(judged(server, folder, harm(folder / "run", rng), wanted), folder)
+    whole = place / "whole"
+    whole.mkdir()
+    start = time.perf_counter()
+    if server.run(whole) != 0:
+        raise SystemExit(server.said.read_text(encoding="utf-8"))
+    seconds, wanted = time.perf_counter() - start, ending(whole / "run")
+    yield from interrupted(server, asked, place, seconds, wanted)
+    if asked.small is not None:
+        yield from crowded(server, asked, seconds, wanted)
+    unfinished = sorted(place.glob("unfinished-*"))
+    learning = [folder for folder in unfinished if newest_state(folder / "run")]
+    if asked.newest and not learning:
+        learning = [killed_while_learning(server, place / "learning", asked.seed)]
+    for number in range(asked.newest + asked.corruptions):
+        rng = random.Random(f"{asked.seed} corruption {number}")
+        folder = place / f"corruption-{number}"
+        among, harm = (learning, newest_damaged) if number < asked.newest else (unfinished, damaged)
+        shutil.copytree(rng.choice(among), folder)
+        yield tidied(judged(server, folder, harm(folder / "run", rng), wanted), folder)
 
 
-def killed_while_learning(server: Server, folder: Path, seed: int, seconds: float) -> Path:
-    """Make a run that was killed after a learner had saved a state. Return its folder.
+def killed_while_learning(server: Server, folder: Path, seed: int) -> Path:
+    """Make a run that is killed just after a learner has saved a state. Return its folder.
 
     Raises:
         SystemExit: if fifty runs were killed without such a state.
     """
     rng = random.Random(f"{seed} while learning")
+
+    def wait(going_on: Callable[[], bool]) -> None:
+        learners: set[Path] = set()
+        number = rng.randint(1, 4)  # so that not only the first training is disturbed
+        while going_on() and len(learners) < number:
+            learners.update(path.parent for path in folder.glob("run/checkpoints/*/*.learner/state.safetensors"))
+            time.sleep(0.002)
+
     for _ in range(50):
-        ended(server, folder, rng, seconds, kill)
-        if newest_state(folder / "run"):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        server.run(folder, wait, kill)
+        if newest_state(folder / "run"):  # there is none if the training ended meanwhile
             return folder
     raise SystemExit("no run was killed while a state was there")
 
@@ -432,9 +408,10 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error("--full needs --small")
     place = Path(tempfile.mkdtemp(prefix="drills-"))
     found = []
-    for drill in drills(asked, place):
-        found.append(drill)
-        print(": ".join(filter(None, drill)), flush=True)
+    with serving(place / "said") as server:
+        for drill in drills(server, asked, place):
+            found.append(drill)
+            print(": ".join(filter(None, drill)), flush=True)
     print(f"\n{table(found)}", end="")
     bad = any(map(is_bad, found))
     if bad:

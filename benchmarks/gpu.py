@@ -30,6 +30,7 @@ import tyro
 
 from reflectrl.runs.results import commit
 
+from .forks import Fork, Forks
 from .measure import gemm_rate, report
 
 ROOT = Path(__file__).parents[1]
@@ -111,7 +112,7 @@ def parts(settings: Settings, models: Path) -> Iterator[Part]:
     batches = (3,) if tiny else settings.batches
     tests = REHEARSED_TESTS if tiny else TESTS
     junit = settings.out / "tests.xml"
-    workers = () if tiny else ("-n", str(settings.workers))
+    workers = () if tiny else ("-n", str(settings.workers), "--dist", "worksteal")
     pytest = (
         "-m",
         "pytest",
@@ -183,11 +184,16 @@ def _recipes(tiny: bool, device: str, models: Path) -> Iterator[Part]:
 
 
 class Results:
-    """File of rows, one JSON object per line, written as they come."""
+    """File of rows, one JSON object per line, written as they come.
 
-    def __init__(self, out: Path) -> None:
+    Args:
+        forks: server that starts the parts; each is a new process if not given.
+    """
+
+    def __init__(self, out: Path, forks: Forks | None = None) -> None:
         out.mkdir(parents=True, exist_ok=True)
         self.out, self.path = out, out / "gpu.jsonl"
+        self.forks = forks
         self.rows: list[dict[str, Any]] = []
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -202,28 +208,26 @@ class Results:
         """Run a part within its time limit. Each line of its output that is a JSON object is a row."""
         log, start = self.out / f"{part.name.replace(' ', '-')}.log", time.perf_counter()
         last = ""
-        with (
-            subprocess.Popen(
-                [sys.executable, *part.words],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", **part.variables},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,  # so that what a part has started ends with it
-            ) as process,
-            log.open("w", encoding="utf-8") as file,
-        ):
-            alarm = threading.Timer(part.seconds, lambda: _kill(process))
+        variables = {**os.environ, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", **part.variables}
+        output, written = os.pipe()
+        # In a session of its own, so that what a part has started ends with it.
+        process: Fork | subprocess.Popen[bytes]
+        if self.forks:
+            process = self.forks.start(part.words, ROOT, variables, None, written, written, start_new_session=True)
+        else:
+            command = [sys.executable, *part.words]
+            streams = {"stdout": written, "stderr": written}
+            process = subprocess.Popen(command, cwd=ROOT, env=variables, start_new_session=True, **streams)
+        os.close(written)
+        with open(output, errors="replace") as lines, log.open("w", encoding="utf-8") as file:  # noqa: PTH123
+            alarm = threading.Timer(part.seconds, lambda: _kill(process.pid))
             alarm.start()
-            assert process.stdout is not None
-            for line in process.stdout:
+            for line in lines:
                 file.write(line)
                 last = line.strip() or last
                 if line.startswith("{") and (row := _row(line)) is not None:
                     self.add({"part": part.name, **row})
-        code = process.returncode
+        code = process.wait()
         late = not alarm.is_alive()
         alarm.cancel()
         seconds = round(time.perf_counter() - start, 1)
@@ -232,9 +236,9 @@ class Results:
         print(f"{part.name:24} {seconds:6.1f} s  {ended}", flush=True)
 
 
-def _kill(process: subprocess.Popen[str]) -> None:
+def _kill(group: int) -> None:
     with contextlib.suppress(ProcessLookupError):  # it has ended by itself
-        os.killpg(process.pid, 9)
+        os.killpg(group, 9)
 
 
 def _row(line: str) -> dict[str, Any] | None:
@@ -281,10 +285,14 @@ def test_results(path: Path) -> Iterator[dict[str, Any]]:
             yield {"part": "tests", "failed": f"{case.get('classname')}::{case.get('name')}", "about": about}
 
 
-def measure(settings: Settings) -> list[dict[str, Any]]:
-    """Run all parts. Return their rows in the order in which they came."""
+def measure(settings: Settings, forks: Forks | None = None) -> list[dict[str, Any]]:
+    """Run all parts. Return their rows in the order in which they came.
+
+    Args:
+        forks: server that starts the parts, for a rehearsal in which imports would take most of the time.
+    """
     minutes = settings.minutes * (PATIENCE if settings.rehearse else 1)
-    end, results = time.perf_counter() + 60 * minutes, Results(settings.out)
+    end, results = time.perf_counter() + 60 * minutes, Results(settings.out, forks)
     results.add(machine("cpu" if settings.rehearse else settings.device))
     with tempfile.TemporaryDirectory() as place:
         models = Path(settings.models) if settings.models else Path(place) / "models"

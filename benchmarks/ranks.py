@@ -20,7 +20,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +29,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from benchmarks.forks import Forks
 
 NOTES = "notes"
 """Name of the environment variable with the folder in which a process records its figures."""
@@ -84,34 +85,24 @@ def noting(words: Sequence[str], folder: Path, rank: int) -> int:
 # ---- launching and comparing -----------------------------------------------------------------------------------------
 
 
-def launched(words: Sequence[str], ranks: int, folder: Path) -> list[subprocess.Popen[str]]:
-    """Start a command of the command line on several processes, as torchrun does."""
+def run(forks: Forks, words: Sequence[str], ranks: int, folder: Path) -> list[tuple[int, str]]:
+    """Run a command of the command line on several processes, as torchrun does. Return exit code and stderr of each.
+
+    Raises:
+        TimeoutError: they have not ended within an hour.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     shared = os.environ | {NOTES: str(folder), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    started = []
+    processes = []
     for rank in range(ranks):
         about = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
-        command = [sys.executable, "-m", "benchmarks.ranks", "--child", *words]
-        pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, env=shared | about, stdout=pipe, stderr=pipe, text=True))
-    return started
-
-
-def run(words: Sequence[str], ranks: int, folder: Path) -> list[tuple[int, str, str]]:
-    """Run a command on several processes. Return exit code, stdout and stderr of each.
-
-    Raises:
-        subprocess.TimeoutExpired: if they have not ended within an hour. They are killed.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    processes = launched(words, ranks, folder)
-    try:
-        said = [process.communicate(timeout=LIMIT) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return [(process.returncode, *streams) for process, streams in zip(processes, said, strict=True)]
+        with (folder / f"stderr-{rank}").open("wb") as said:
+            command = ["-m", "benchmarks.ranks", "--child", *words]
+            processes.append(forks.start(command, env=shared | about, stderr=said.fileno()))
+    codes = [process.wait(LIMIT) for process in processes]
+    return [(code, (folder / f"stderr-{rank}").read_text(encoding="utf-8")) for rank, code in enumerate(codes)]
 
 
 def difference(one: Path, other: Path) -> tuple[float, int]:
@@ -162,18 +153,20 @@ def success(folder: Path, arm: str) -> str:
     return f"{row['success']:.1%} [{row['low']:.1%}, {row['high']:.1%}]"
 
 
-def compared_run(words: Sequence[str], ranks: int, place: Path, base: int, taught: Path | None = None) -> str:
+def compared_run(
+    forks: Forks, words: Sequence[str], ranks: int, place: Path, base: int, taught: Path | None = None
+) -> str:
     """Run a recipe through SFT, then continue from the checkpoints of `base` processes. Return the errors, or "".
 
     Args:
         taught: a run folder that has finished SFT. If given, only the rest is run.
     """
     sft, rest = place / f"sft{ranks}", place / f"run{ranks}"
-    told = [] if taught else run(["sft", *words, "--folder", str(sft)], ranks, place / f"notes-sft{ranks}")
-    if not any(code for code, _, _ in told):
+    told = [] if taught else run(forks, ["sft", *words, "--folder", str(sft)], ranks, place / f"notes-sft{ranks}")
+    if not any(code for code, _ in told):
         shutil.copytree(taught or place / f"sft{base}", rest)
-        told = run(["run", *words, "--folder", str(rest)], ranks, place / f"notes{ranks}")
-    return "\n".join(error for code, _, error in told if code)
+        told = run(forks, ["run", *words, "--folder", str(rest)], ranks, place / f"notes{ranks}")
+    return "\n".join(error for code, error in told if code)
 
 
 def row(place: Path, ranks: int, base: int, arm: str) -> str:
@@ -202,11 +195,11 @@ def main() -> int:
     parser.add_argument("--taught", type=Path, help="a run folder made through SFT: only what follows is compared")
     parser.add_argument("--folder", type=Path, help="where the runs are kept; a temporary folder if not given")
     options, settings = parser.parse_known_args()
-    with TemporaryDirectory() as temporary:
+    with TemporaryDirectory() as temporary, Forks() as forks:
         place = options.folder or Path(temporary)
         words = [options.recipe, "--processes", "1", "--threads", "1", *settings]
         for ranks in options.ranks:
-            if failed := compared_run(words, ranks, place, options.ranks[0], options.taught):
+            if failed := compared_run(forks, words, ranks, place, options.ranks[0], options.taught):
                 print(failed, file=sys.stderr)
                 return 1
         print(f"{options.recipe}, {len(os.sched_getaffinity(0))} cores, gloo; against {options.ranks[0]} process(es)\n")

@@ -16,7 +16,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,18 +85,32 @@ async def ask_all(url: str, model: str, seen: Sequence[Observation], most: int, 
     return taken
 
 
-def measured(settings: Settings) -> list[dict[str, float]]:
-    """Return a row for each number of concurrent requests."""
-    warm = 20
-    seen = states(settings.run, warm + settings.requests * len(settings.concurrent))
-    words = ["serve", str(settings.run), "--arm", settings.arm, "--port", "0", "--timeout", "600"]
-    words += ["--concurrent", str(max(64, *settings.concurrent))]
+@contextmanager
+def served(run: Path, arm: str, concurrent: Sequence[int]) -> Iterator[tuple[str, str, int]]:
+    """Serve a run's agent in a process of its own. Yield the model's name, the address of its API, and its process id.
+
+    Raises:
+        UserError: the server does not start; it has said why.
+    """
+    words = ["serve", str(run), "--arm", arm, "--port", "0", "--timeout", "600"]
+    words += ["--concurrent", str(max(64, *concurrent))]
     with subprocess.Popen([sys.executable, "-m", "reflectrl", *words], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         line = server.stdout.readline().split()
         if not line:
             raise UserError("the server did not start")
-        model, url, rows = line[1], line[3], []
+        try:
+            yield line[1], line[3], server.pid
+        finally:
+            server.send_signal(signal.SIGINT)
+
+
+def measured(settings: Settings) -> list[dict[str, float]]:
+    """Return a row for each number of concurrent requests."""
+    warm = 20
+    seen = states(settings.run, warm + settings.requests * len(settings.concurrent))
+    rows: list[dict[str, float]] = []
+    with served(settings.run, settings.arm, settings.concurrent) as (model, url, _):
         asyncio.run(ask_all(url, model, seen[:warm], 4, settings.streaming))
         for i, most in enumerate(settings.concurrent):
             part = seen[warm + i * settings.requests :][: settings.requests]
@@ -107,7 +122,6 @@ def measured(settings: Settings) -> list[dict[str, float]]:
             row |= {"first_p50": np.quantile(first, 0.5)} if settings.streaming else {}
             rows.append({key: round(float(value), 4) for key, value in row.items()})
             rows[-1]["per_second"] = round(len(part) / seconds, 1)
-        server.send_signal(signal.SIGINT)
     return rows
 
 

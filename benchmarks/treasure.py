@@ -50,7 +50,9 @@ class Treasure(TextEnv):
         arrived = end.room == self.treasure != self.room
         self.room = end.room
         won = end.found or (arrived and self.task.stage == "arrived")
-        return Outcome(end.reward, won, won, events=("arrived",) if arrived else ())
+        # Four steps are a rule of the game and no time limit, after which a critic would estimate the rest.
+        over = won or self.elapsed + 1 == HORIZON
+        return Outcome(end.reward, over, won, events=("arrived",) if arrived else ())
 
     def state(self) -> str:
         return seen(self.treasure, self.room).state

@@ -1,5 +1,6 @@
 """What holds for every test: one thread for torch, and no connection that leaves this machine."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -12,7 +13,12 @@ from typing import Any
 import pytest
 
 import reflectrl
+from benchmarks.forks import Forks
+from tests import forked
 from tests.machines import Machine
+from tests.order import pytest_collection_modifyitems, pytest_xdist_make_scheduler
+
+__all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
 if "REFLECTRL_DEVICE" not in os.environ:  # tests give the same results on a machine with a GPU (see tests/device.py)
@@ -57,24 +63,41 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("settings")))
 
 
+def pytest_collection_finish() -> None:
+    """Let collections of garbage pass over what is imported by now: a million objects, a quarter of a second each."""
+    gc.collect()
+    gc.freeze()
+
+
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture
-def command(tmp_path: Path) -> Command:
-    """`command("list", "envs")`: the command line in a process of its own, in an empty folder."""
+@pytest.fixture(scope="session")
+def forks() -> Forks:
+    """Server that starts programs at once: forks, in which all that a run imports is imported already."""
+    return forked.forks()
 
-    def run(*words: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+
+@pytest.fixture
+def command(tmp_path: Path, forks: Forks) -> Command:
+    """`command("list", "envs")`: the command line in a process of its own, in an empty folder.
+
+    With variables it is started anew, since they may say where packages lie.
+    """
+
+    def run(*words: str, env: Mapping[str, str] | None = None, input: str = "") -> subprocess.CompletedProcess[str]:
+        program = ["-m", "reflectrl", *words]
+        if env is None:
+            return forks.run(program, tmp_path, input=input, timeout=120)
         return subprocess.run(
-            [sys.executable, "-m", "reflectrl", *words],
+            [sys.executable, *program],
             cwd=tmp_path,
-            env=os.environ | (env or {}),
+            env=os.environ | env,
+            input=input,
             text=True,
             capture_output=True,
             timeout=120,
             check=False,
-            **({"stdin": subprocess.DEVNULL} if "input" not in options else {}),
-            **options,
         )
 
     return run

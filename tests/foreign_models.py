@@ -7,9 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from reflectrl.core.config import ModelConfig
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.load import load_model
+
+Load = Callable[[str], LanguageModel]
 
 TEXTS = [
     "You stand in a kitchen. Actions: open fridge, go to table, take apple. Choice: 1 2 3 4 5 6 7 8 9\n"
@@ -140,3 +147,17 @@ def save_model(folder: Path, tokenizer: PreTrainedTokenizerFast, tied: bool = Tr
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
+    """`load("opt")`: the model with that tokenizer of `KINDS`."""
+    made: dict[str, LanguageModel] = {}
+
+    def loaded(kind: str) -> LanguageModel:
+        if kind not in made:
+            folder = save_model(tmp_path_factory.mktemp("foreign"), KINDS[kind]())
+            made[kind] = load_model(folder, ModelConfig(mixed_precision="off"))
+        return made[kind]
+
+    return loaded

@@ -1,5 +1,6 @@
 """The command line: what it answers, and the one line and exit code with which it refuses."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -11,7 +12,7 @@ import pytest
 import reflectrl
 from reflectrl.cli import main
 from reflectrl.core.config import Recipe, from_dict
-from reflectrl.core.config.reference import keys
+from reflectrl.core.config.reference import FIRST, TRADES, keys, reference
 from tests.command_line import refused
 
 
@@ -146,7 +147,24 @@ class TestList:
 
     def test_keys(self, capsys: Any) -> None:
         assert main(["list", "keys"]) == 0
-        assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [key.dotted for key in keys()]
+        shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+        assert sorted(shown) == sorted(key.dotted for key in keys()) and len(set(shown)) == len(shown)
+        assert shown[: len(TRADES)] == list(TRADES)
+
+    def test_help_of_a_run_and_the_reference_have_the_same_order(self, capsys: Any) -> None:
+        assert main(["list", "keys"]) == 0
+        listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+        with pytest.raises(SystemExit):
+            main(["run", "--help"])
+        _, _, shown = capsys.readouterr().out.partition(FIRST)
+        dotted = set(listed)
+        assert [word for word in re.findall(r"[a-z][\w.]*", shown) if word in dotted and "." in word] == [
+            key for key in listed if "." in key
+        ]
+        page = reference()
+        assert page.index(FIRST) < page.index("## At the top")
+        places = [page.index(f"| `{key}` |") for key in TRADES]
+        assert places == sorted(places) and places[-1] < page.index("## At the top")
 
 
 def test_version(capsys: Any) -> None:

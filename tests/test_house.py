@@ -22,12 +22,16 @@ ROOMS = ("core", "models", "learn", "runs", "api", "cli", "serving", "methods", 
 """Rooms, and the two files between them; each imports only from itself and from those before it."""
 ORDER = {
     "core": (
-        "types", "advice", "distributed", "terminal", "plugins", "digests", "git", "config", "statistics", "prompts",
-        "envs", "players", "rollout", "episodes", "teach", "evaluation",
+        "types", "advice", "distributed", "terminal", "plugins", "digests", "json_lines", "git", "policy_losses",
+        "calibration", "config",
+        "statistics", "prompts", "envs", "players", "rollout", "episodes", "teach", "evaluation",
     ),
     "serving": ("endpoints", "remote", "server"),
-    "methods": ("values", "offline", "reflecting", "distill", "pretrained"),
-    "tools": ("downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "mirror", "browser"),
+    "methods": (
+        "values", "offline", "reflecting", "distill", "self_distillation", "pretrained", "archer", "distilled",
+        "hindsight", "linvit", "offline_learning", "prompted", "reflector_rejection", "reflector_rl",
+    ),
+    "tools": ("downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "browser"),
 }  # fmt: skip
 """Parts of a room; each imports only from itself and from those before it."""
 REMOVABLE = ("serving", "methods", "tools", "examples", "wings")

@@ -175,7 +175,7 @@ def test_no_other_verb_asks_it_either(write: Write, server: ChatServer, capsys: 
 def test_what_only_looks_does_nothing(write: Write, server: ChatServer, capsys: Any, words: tuple[str, ...]) -> None:
     hostile = f'engine = "stranger:Mine"\n{SPENDING["a teacher who walks"]}watch.trackers = ["wandb"]\n'
     folder = write(hostile.replace("URL", server.url).replace('"corridor"', '"stranger:Mine"')).parent
-    for name in ("results.json", "state.json", ".mirror.json", "agent.json"):
+    for name in ("results.json", "state.json", "agent.json"):
         (folder / name).write_text(json.dumps({"kind": "stranger:Mine", "address": server.url, "arm": "stranger:Mine"}))
     main(words)
     assert not server.keys and not ran()

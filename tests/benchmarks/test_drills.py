@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import drills
+from benchmarks.forks import Forks
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +18,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(place: Path) -> list[drills.Drill]:
-    return list(drills.drills(drills.Asked(kills=1, terms=1, newest=1, corruptions=1, seed=3), place))
+def server(forks: Forks, place: Path) -> drills.Server:
+    return drills.Server(place / "said", forks)
+
+
+@pytest.fixture(scope="module")
+def found(server: drills.Server, place: Path) -> list[drills.Drill]:
+    asked = drills.Asked(kills=1, terms=1, newest=1, corruptions=1, seed=3)
+    return list(drills.drills(server, asked, place))
 
 
 def test_killed_and_damaged_runs_go_on_to_the_same_end_or_say_why_not(found: list[drills.Drill]) -> None:
@@ -28,14 +35,13 @@ def test_killed_and_damaged_runs_go_on_to_the_same_end_or_say_why_not(found: lis
     assert len(found) == 4 and not [one for one in found if drills.is_bad(one)], found
 
 
-def test_they_notice_another_end_without_a_word(found: list[drills.Drill], place: Path) -> None:
+def test_they_notice_another_end_without_a_word(found: list[drills.Drill], server: drills.Server, place: Path) -> None:
     run = place / "whole/run"
     wanted = drills.ending(run)
     log = next((run / "episodes").glob("eval-random-*"))
     rows = [json.loads(line) | {"seed": 7, "crc32": "unknown"} for line in log.read_text().splitlines()]
     log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    with drills.serving(place / "said") as server:
-        other = drills.judged(server, place / "whole", "a log written anew by hand", wanted)
+    other = drills.judged(server, place / "whole", "a log written anew by hand", wanted)
     assert other.outcome == drills.OTHER and log.name in other.said
     [row] = [line for line in drills.table([*found, other]).splitlines() if line.startswith(drills.OTHER)]
     assert row.split()[-2:] == ["0", "1"]

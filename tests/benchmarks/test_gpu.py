@@ -4,12 +4,13 @@ import json
 import sys
 from pathlib import Path
 
+from benchmarks.forks import Forks
 from benchmarks.gpu import Part, Results, Settings, measure, parts, tables
 
 
-def test_every_part_of_the_gpu_program_runs_on_a_cpu(tmp_path: Path) -> None:
+def test_every_part_of_the_gpu_program_runs_on_a_cpu(tmp_path: Path, forks: Forks) -> None:
     """Otherwise a typing error would cost minutes of a card that is at hand for a quarter of an hour."""
-    rows = measure(Settings(tmp_path / "results", rehearse=True))
+    rows = measure(Settings(tmp_path / "results", rehearse=True), forks)
     ended = {row["part"]: row["ended"] for row in rows if "ended" in row}
     assert ended == {part.name: "done" for part in parts(Settings(tmp_path, rehearse=True), tmp_path)}
     measured = {row.get("program", row["part"].partition(" ")[0]) for row in rows if "ended" not in row}

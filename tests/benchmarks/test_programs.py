@@ -15,7 +15,15 @@ from reflectrl.cli import main
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import has_fast_bfloat16
 
-TINY = Settings(workloads=("taxi-history",), sizes=("tiny",), batches=(3,), repetitions=1, threads=1)
+TINY = Settings(workloads=("taxi-history",), sizes=("tiny",), batches=(3,), repetitions=1, threads=1, shares=(0.5,))
+
+
+@pytest.fixture(autouse=True)
+def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings are short, and so are the texts where only repetitions count."""
+    monkeypatch.setattr(sft, "STEPS", {"cpu": 2})
+    monkeypatch.setattr(identical, "LENGTH", 8)
+    monkeypatch.setattr(identical, "ROLLOUTS", 3)
 
 
 def test_play_reads_less_and_writes_as_much_as_the_plain_side() -> None:
@@ -53,7 +61,7 @@ def test_a_pretrained_model_is_measured_in_the_place_of_the_sizes(
     tokenizer.add_special_tokens({"bos_token": "<s>"})
     made.model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    asked = replace(TINY, model=str(folder), shares=(0.5,), heavy=0.0)
+    asked = replace(TINY, model=str(folder), heavy=0.0)
     [played], [updated] = play.rows(asked), update.rows(asked)
     assert played["size"] == updated["size"] == "mine"
     assert played["read"] < played["plain read"] / 2 and played["written"] >= played["plain written"] - 1

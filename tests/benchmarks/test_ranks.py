@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from benchmarks.forks import Forks
 from benchmarks.ranks import compared_run, difference, played, row, same_episodes, same_jobs
 
 RECIPE = """
@@ -43,12 +44,12 @@ value_epochs = 1
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def runs(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> tuple[Path, Path]:
     """The folders of the same run on one process and on two; beside each, what its processes noted."""
     folder = tmp_path_factory.mktemp("ranks")
     (folder / "tiny.toml").write_text(RECIPE, encoding="utf-8")
     for ranks in (1, 2):
-        assert compared_run([str(folder / "tiny.toml")], ranks, folder, 1) == ""
+        assert compared_run(forks, [str(folder / "tiny.toml")], ranks, folder, 1) == ""
     return folder / "run1", folder / "run2"
 
 

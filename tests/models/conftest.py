@@ -6,6 +6,9 @@ from reflectrl.core.config import TeachConfig
 from reflectrl.core.envs import make
 from reflectrl.core.teach import demonstrations, teach
 from reflectrl.core.types import Episode
+from tests.foreign_models import load
+
+__all__ = ["load", "taught"]
 
 
 @pytest.fixture(scope="session")

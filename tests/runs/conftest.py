@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.forks import Forks
 from reflectrl import runs as pipeline
 from reflectrl.core.advice import on_the_command_line
 from reflectrl.core.config import Recipe, load_recipe
 from reflectrl.models.scratch import save_scratch
-from tests.runs.launcher import LIMIT, Launcher
+from tests.runs.launcher import Launcher
 
 RECIPE = """
 name = "tiny"
@@ -70,9 +71,9 @@ def copy(finished: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def small_model(finished: Path, tmp_path: Path, like: LIKE) -> Path:
     """A language model in Hugging Face's format in a folder."""
-    from reflectrl.runs.training import _corpus
+    from reflectrl.runs.training import corpus
 
-    texts, choices = _corpus(finished / "episodes" / "teach-seed0-train.jsonl")
+    texts, choices = corpus(finished / "episodes" / "teach-seed0-train.jsonl", 4000)
     folder = tmp_path / "model"
     folder.mkdir()
     save_scratch(folder, like("model.family=llama").model, texts, choices, 5)
@@ -80,10 +81,8 @@ def small_model(finished: Path, tmp_path: Path, like: LIKE) -> Path:
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[Launcher]:
-    one = Launcher(tmp_path)
-    yield one
-    one.server.communicate(timeout=LIMIT)
+def launcher(tmp_path: Path, forks: Forks) -> Launcher:
+    return Launcher(tmp_path, forks)
 
 
 def contents(folder: Path, patterns: Sequence[str] = ("episodes/*", "metrics.jsonl", "results.json")) -> dict[str, str]:

@@ -14,10 +14,10 @@ import pytest
 
 from reflectrl import runs as pipeline
 from reflectrl.cli import main
+from reflectrl.core.types import UserError
 from reflectrl.runs import load_players
 from reflectrl.runs.folder import unusable
 from reflectrl.runs.metrics import MetricsFile
-from reflectrl.core.types import UserError
 
 Said = Callable[[Path], dict[str, str]]
 Damage = Callable[[Path], object]

@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.forks import Fork, Forks
 from reflectrl import runs as pipeline
+from tests.runs.launcher import LIMIT
 
 Said = Callable[[Path], dict[str, str]]
-
-SERVER = """
-import json, os, sys
-import reflectrl.runs.runner  # what is slow to import is imported once
-from reflectrl.cli import main
-
-for line in sys.stdin:
-    child = os.fork()
-    if child == 0:
-        log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(log, 1), os.dup2(log, 2)
-        code = main(json.loads(line))
-        sys.stdout.flush(), sys.stderr.flush()
-        os._exit(code)
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
 
 MOMENTS = [
     ("episodes/teach-seed0-train.jsonl", signal.SIGKILL),
@@ -52,50 +36,37 @@ MOMENTS = [
 """A file or folder of the run, and what happens to the process as soon as it is there."""
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs each command that it is sent in a fork of its own."""
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
-
-
-def wait_for(condition: Callable[[], bool], alive: Callable[[], bool] = lambda: True, seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], alive: Callable[[], bool] = lambda: True, seconds: float = LIMIT) -> None:
     end = time.monotonic() + seconds
     while not condition() and alive() and time.monotonic() < end:
         time.sleep(0.0005)
 
 
-def run_until(server: Any, words: list[str], there: Path | None, how: signal.Signals) -> int:
+def run_until(forks: Forks, words: list[str], log: Path, there: Path | None, how: signal.Signals) -> int:
     """Run a command, and stop it as soon as a file is there; returns its exit code."""
-    server.stdin.write(json.dumps(words) + "\n")
-    server.stdin.flush()
-    child = int(server.stdout.readline())
+    with log.open("ab") as said:
+        child = forks.start(["-m", "reflectrl", *words], log.parent, stdout=said.fileno(), stderr=said.fileno())
     if there is not None:
-        # A process that has ended stays a zombie only until the server has seen it, so its log says no more then.
-        wait_for(there.exists, alive=lambda: Path(f"/proc/{child}").exists())
-        if Path(f"/proc/{child}").exists():
-            os.kill(child, how)
-    return int(server.stdout.readline())
+        wait_for(there.exists, alive=lambda: child.poll() is None)
+        child.send_signal(how)
+    return child.wait(LIMIT)
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_bytes(
-    server: Any, tmp_path: Path, recipe_file: Path, finished: Path, said: Said
+    forks: Forks, tmp_path: Path, recipe_file: Path, finished: Path, said: Said
 ) -> None:
     words = ["eval", str(recipe_file), "--folder", str(tmp_path / "run")]
+    log = tmp_path / "log"
     codes = []
     for name, how in MOMENTS:
         there = tmp_path / "run" / name
         if not there.exists():
-            codes.append(run_until(server, words, there, how))
-            assert codes[-1] in (0, -signal.SIGKILL, 130), (tmp_path / "log").read_text()
+            codes.append(run_until(forks, words, log, there, how))
+            assert codes[-1] in (0, -signal.SIGKILL, 130), log.read_text()
     assert codes.count(-signal.SIGKILL) >= 4 and codes.count(130) >= 2, codes
-    assert run_until(server, words, None, signal.SIGKILL) == 0
+    assert run_until(forks, words, log, None, signal.SIGKILL) == 0
     assert said(tmp_path / "run") == said(finished)
-    heard = (tmp_path / "log").read_text()
+    heard = log.read_text()
     assert "Traceback" not in heard and heard.count("reflectrl: interrupted; the same command goes on") == codes.count(
         130
     )
@@ -103,23 +74,41 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(
     assert left == {"base", "reflector", "policy", "rl-reflect-rl"}
 
 
-@pytest.fixture
-def start(tmp_path: Path, recipe_file: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start `reflectrl eval` with two processes in a process group of its own, as a terminal does."""
-    started: list[subprocess.Popen[str]] = []
+@pytest.mark.parametrize("moment", ["reflector.learner", "rl-reflect-rl.learner"])
+def test_a_copy_of_a_working_run_with_checkpoints_first_goes_on_elsewhere(
+    server: Any, tmp_path: Path, recipe_file: Path, finished: Path, said: Said, moment: str
+) -> None:
+    words, here, there = ["eval", str(recipe_file), "--folder"], tmp_path / "here", tmp_path / "there"
+    server.stdin.write(json.dumps([*words, str(here)]) + "\n")
+    server.stdin.flush()
+    child = int(server.stdout.readline())
+    wait_for((here / "checkpoints" / "seed0" / moment).exists, seconds=300)
+    for part in ("checkpoints", "."):
+        with suppress(shutil.Error):  # files that were replaced meanwhile; all others are copied
+            shutil.copytree(here / part, there / part, dirs_exist_ok=True)
+    os.kill(child, signal.SIGKILL)
+    server.stdout.readline()
+    assert run_until(server, [*words, str(there)], None, signal.SIGKILL) == 0, (tmp_path / "log").read_text()
+    assert said(there) == said(finished)
 
-    def command(*words: str) -> subprocess.Popen[str]:
-        whole = [sys.executable, "-m", "reflectrl", "eval", str(recipe_file), "--processes", "2", *words]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        whole += ["--folder", "run"]
-        started.append(subprocess.Popen(whole, cwd=tmp_path, start_new_session=True, text=True, **pipes))  # type: ignore[call-overload]
+
+@pytest.fixture
+def start(tmp_path: Path, recipe_file: Path, forks: Forks) -> Iterator[Callable[[], Fork]]:
+    """Start `reflectrl eval` with two processes in a process group of its own, as a terminal does."""
+    started: list[Fork] = []
+
+    def command() -> Fork:
+        words = ["-m", "reflectrl", "eval", str(recipe_file), "--processes", "2", "--folder", "run"]
+        with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+            streams = {"stdout": out.fileno(), "stderr": err.fileno()}
+            started.append(forks.start(words, tmp_path, start_new_session=True, **streams))
         return started[-1]
 
     yield command
     for process in started:
         if not group_is_empty(process.pid):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=20)
+        process.wait(LIMIT)
 
 
 def group_is_empty(group: int) -> bool:
@@ -136,14 +125,15 @@ def test_two_processes(start: Any, tmp_path: Path, finished: Path, like: Any, sa
     interrupted = start()
     wait_for(lambda: any(checkpoints.glob("*.learner")))
     os.killpg(interrupted.pid, signal.SIGINT)
-    _, err = interrupted.communicate(timeout=60)
-    assert (interrupted.returncode, err) == (130, "reflectrl: interrupted; the same command goes on\n")
+    code, err = interrupted.wait(LIMIT), (tmp_path / "err").read_text()
+    assert (code, err) == (130, "reflectrl: interrupted; the same command goes on\n")
 
     killed = start()
     wait_for((tmp_path / "run/episodes/eval-sft-seed0-test-full-sampled.jsonl").exists)
     killed.kill()
-    out, err = killed.communicate(timeout=60)
+    killed.wait(LIMIT)
     wait_for(lambda: group_is_empty(killed.pid), seconds=20)
+    out, err = ((tmp_path / name).read_text() for name in ("out", "err"))
     assert group_is_empty(killed.pid), "children outlived their parent"
     assert "rl reflect-rl (seed 0): 3/3 validation" in out and "\x1b" not in out + err
     assert all(line.split(":")[0].endswith("(seed 0)") for line in out.splitlines()), out  # nobody else speaks

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
+from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import write_text
 from reflectrl.runs.folder import alone
-from reflectrl.core.types import UserError
 
 ARGUMENTS = ["--arms=random", "--eval.splits=test"]
 WRITTEN = (

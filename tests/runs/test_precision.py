@@ -13,7 +13,7 @@ import torch
 from reflectrl import runs as pipeline
 from reflectrl.cli import main
 from reflectrl.models.machine import has_fast_bfloat16
-from reflectrl.runs.artifacts import State, _hash
+from reflectrl.runs.state import State, _hash
 from tests.machines import AMD, INTEL, INTEL_AMX, Machine
 from tests.runs.launcher import Launcher
 

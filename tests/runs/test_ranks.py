@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.forks import Forks
 from reflectrl import runs as pipeline
 from tests.runs.launcher import LIMIT, Launcher, envs_of
 
@@ -71,9 +71,9 @@ def wait_for(path: Path) -> None:
     assert path.exists()
 
 
-def test_what_ranks_bring_is_added_up_and_gathered_in_order() -> None:
-    command = [sys.executable, "-c", TEAM]
-    started = [subprocess.Popen(command, env=os.environ | env, stdout=subprocess.PIPE, text=True) for env in envs_of(2)]
+def test_what_ranks_bring_is_added_up_and_gathered_in_order(forks: Forks) -> None:
+    pipe = subprocess.PIPE
+    started = [forks.start(["-c", TEAM], env=os.environ | env, stdout=pipe) for env in envs_of(2)]
     one, two = (json.loads(process.communicate(timeout=LIMIT)[0]) for process in started)
     shared = [[3.0, 6.0, 9.0], [1.0, 1.0, 1.0], True, {"loss": 0.75, "kl": 1.0}, [5, 3, 4]]
     assert one == [*shared, [5, 4], [0, 1], 3.0, [0, True], [2, 1, 1]]

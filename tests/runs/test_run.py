@@ -17,10 +17,10 @@ from reflectrl.cli import main
 from reflectrl.core.config import load_recipe
 from reflectrl.core.digests import DIGESTS
 from reflectrl.core.episodes import read_episodes
+from reflectrl.core.types import UserError
 from reflectrl.runs.arms import ARMS
 from reflectrl.runs.folder import alone
 from reflectrl.runs.report.data import read_run
-from reflectrl.core.types import UserError
 
 Like = Callable[..., Any]
 Said = Callable[[Path], dict[str, str]]

@@ -14,8 +14,8 @@ from reflectrl.core.config import load_recipe
 from reflectrl.core.envs.base import Outcome, TextEnv
 from reflectrl.core.envs.teacher import Teacher
 from reflectrl.core.episodes import read_episodes
-from reflectrl.runs.graph import EnvironmentPipeline
 from reflectrl.core.types import Task, UserError
+from reflectrl.runs.graph import planned
 
 RECIPE = """
 name = "untaught"
@@ -115,7 +115,7 @@ def test_an_expert_without_an_analyst_teaches_policies_that_read_no_reflections(
 
 def test_wins_of_the_teaching_episodes_are_begun_near_their_end(tmp_path: Path, like: Any) -> None:
     asked = like("arms=no-reflection", "rl.reverse=0.5", "rl.curriculum=none", "eval.splits=test")
-    graph = EnvironmentPipeline.graph(asked)
+    graph = planned(asked)
     assert "teach train (seed 0)" in graph["rl no-reflection (seed 0)"].inputs
     pipeline.run(asked, tmp_path / "run", "rl")
     lines = (tmp_path / "run/metrics/seed0-rl-no-reflection.jsonl").read_text().splitlines()

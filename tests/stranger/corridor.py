@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from reflectrl.core.envs.base import Outcome, TextEnv, require_known
 from reflectrl.core.envs.teacher import Teacher
-from reflectrl.core.types import Task, UserError, named_seed
+from reflectrl.core.types import Observation, Task, UserError, named_seed
 
 ACTIONS = ("left", "right", "take", "open")
 RULES = "Fetch the key K, then open the door D. You are A; what is impossible ends the walk.\n"
@@ -119,6 +119,12 @@ class CorridorEnv(TextEnv):
 
     def legal_actions(self) -> Sequence[str]:
         return ACTIONS if self.impossible == "offered" else tuple(filter(self._possible, ACTIONS))
+
+    @classmethod
+    def read_question(cls, state: Any, instructions: Any, options: Sequence[str]) -> tuple[Observation, list[int]]:
+        """Clients that know the row but not our words for it send `{"row": ["A", ".", "K", "D"]}`."""
+        seen = Observation("", f"{' '.join(state['row'])}\nLast: none\n", ACTIONS)
+        return seen, [ACTIONS.index(option) for option in options]
 
     def _drawn(self) -> str:
         marks = ["."] * self.length

@@ -13,6 +13,7 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -54,6 +55,7 @@ VALUES = shlex.split("--values.critic_steps 2 --values.critic_batch 4 --values.a
 SMALL = {
     "run taxi": TINY,
     "run taxi-demo": TINY,
+    "run portals": [*TINY, "--env.train", "8", "--env.validation", "4", "--env.test", "4"],
     "run guess.toml": TINY,
     "run my_env": TINY,
     "play my_env": [],
@@ -150,6 +152,40 @@ def test_commands_of_a_page_run_from_its_top_to_its_bottom(
         assert code == 0, f"{name_of(page)}: {command.line}: {said.err}"
 
 
+def test_requests_to_a_decision_model_are_answered_as_the_page_shows(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page's own agent, but a tiny one, asked by the page's commands: its numbers differ, the form does not."""
+    page = DOCS / "decision-models.md"
+    text = page.read_text(encoding="utf-8")
+    for name, request in re.findall(r"`(\w+\.json)`:\n\n```json\n(.*?)```", text, re.DOTALL):
+        (workplace / name).write_text(request, encoding="utf-8")
+    for command in filter(is_run, commands(page)):
+        assert main([*command.words[1:], *(small(command.words[1:]) or [])]) == 0, capsys.readouterr().err
+    words = [sys.executable, "-m", "reflectrl", "serve", "runs/my_env", "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().split()[3]
+        try:
+            asked = re.findall(r"```bash\n(curl .*?)\n```\n+```json\n(.*?)```", text, re.DOTALL)
+            assert len(asked) == 3
+            for line, shown in asked:
+                words = shlex.split(line.replace("http://127.0.0.1:8000/v1", address))
+                found = json.loads(subprocess.run(words, capture_output=True, check=True, timeout=60).stdout)
+                assert form(found) == form(json.loads(shown)), line
+        finally:
+            server.send_signal(signal.SIGINT)
+
+
+def form(value: object) -> object:
+    """What an answer looks like: its names, and the kind of each value, where whole numbers are numbers."""
+    if isinstance(value, dict):
+        return {name: form(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [form(inner) for inner in value]
+    return float if type(value) is int else type(value)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_of_a_page_can_be_read(page: Path, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_recipes(page, workplace)
@@ -189,7 +225,7 @@ def require_readable(words: Sequence[str], line: str) -> None:
         case [variable, *rest] if "=" in variable:
             require_readable(rest, line)
         case [program, *_]:
-            assert program in ("git", "docker", "ray", "vllm", "curl", "hf", "pre-commit", "source"), (
+            assert program in ("git", "docker", "ray", "vllm", "curl", "hf", "pre-commit", "source", "uvx"), (
                 f"nothing is known of: {line}"
             )
 

@@ -23,7 +23,8 @@ from reflectrl.core.types import UserError
 def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, description: str) -> tuple[Any, list[str]]:
     """Return the verb (an instance of its dataclass) and the remaining words: settings, each followed by its value.
 
-    If a verb has a method `narrowed(words)`, as `data` has, the class that it returns takes the verb's place.
+    If a verb has a method `narrowed(words)`, as `data` has, the class that it returns takes the verb's place. If it has
+    a function `after_help`, its text follows the help.
 
     Raises:
         UserError: no such verb or option, or a value is missing or wrong.
@@ -40,7 +41,12 @@ def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, descriptio
     names = [field.name for field in dataclasses.fields(verbs[verb])] if verb in verbs else []
     own, settings = _separate(rest, {"--help", *(f"--{name.rstrip('_').replace('_', '-')}" for name in names)})
     kinds = tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in verbs.items())
-    return _tyro(Union[kinds], [verb, *own], prog, description), settings  # noqa: UP007
+    try:
+        return _tyro(Union[kinds], [verb, *own], prog, description), settings  # noqa: UP007
+    except SystemExit:
+        if hasattr(verbs.get(verb), "after_help"):
+            print(f"\n{verbs[verb].after_help()}")  # type: ignore[attr-defined]
+        raise
 
 
 def _separate(words: Sequence[str], options: set[str]) -> tuple[list[str], list[str]]:

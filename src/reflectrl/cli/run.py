@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -15,7 +15,7 @@ from reflectrl import runs as pipeline
 from reflectrl.cli.projects import recipes
 from reflectrl.core.config import Recipe, load_recipe, parse_overrides, read_recipe, to_toml
 from reflectrl.core.config.folders import refuse_links, require_writable
-from reflectrl.core.config.reference import keys
+from reflectrl.core.config.reference import help_text, keys
 from reflectrl.core.distributed import launched
 from reflectrl.core.plugins import brought, suggestion
 from reflectrl.core.types import UserError
@@ -37,10 +37,6 @@ class RunOption:
     def prepare(self, recipe: Recipe, folder: Path) -> None:
         """Make in the run's folder whatever the changed recipe needs. Called before the run."""
 
-    def during(self, folder: Path) -> contextlib.AbstractContextManager[None]:
-        """Return a context that lasts as long as the run. It is entered before `prepare`, by the first rank only."""
-        return contextlib.nullcontext()
-
 
 @dataclass(frozen=True)
 class Run:
@@ -57,6 +53,7 @@ class Run:
     keys that it names, now and from now on."""
 
     until: ClassVar[str] = "report"
+    after_help: ClassVar[Callable[[], str]] = staticmethod(help_text)
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Load and validate the recipe, and pass it to the pipeline."""
@@ -86,18 +83,15 @@ class Run:
             for words in filter(None, notes):
                 print(f"\n# {words}")
             return
-        from reflectrl.api import train  # imports numpy and gymnasium
+        from reflectrl.runs.runner import run_recipe  # imports torch
 
         if is_first := launched()[0] == 0:  # of several ranks one writes
             refuse_links(folder)
             require_writable(folder, f"run folder {folder}")
         try:
-            with contextlib.ExitStack() as run:
-                for option in options if is_first else ():
-                    run.enter_context(option.during(self, folder))
-                for option in options if is_first else ():
-                    option.prepare(self, recipe, folder)
-                train(recipe, folder, until=self.until)
+            for option in options if is_first else ():
+                option.prepare(self, recipe, folder)
+            run_recipe(recipe, folder, self.until)
         except UserError:
             with contextlib.suppress(OSError):
                 folder.rmdir()  # nothing was begun in it

@@ -13,7 +13,7 @@ import tyro
 
 from reflectrl.cli.projects import recipes
 from reflectrl.cli.run import run_verbs, summary
-from reflectrl.core.config.reference import keys
+from reflectrl.core.config.reference import listed
 from reflectrl.core.plugins import names, resolve
 from reflectrl.core.types import UserError
 from reflectrl.runs import all_arms
@@ -54,5 +54,5 @@ def _listed(what: str) -> list[tuple[str, str]]:
     if what == "recipes":
         return [(name, summary(path) or str(path)) for name, path in recipes().items()]
     if what == "keys":
-        return [(key.dotted, f"= {key.default}  {' '.join(key.description.split())}") for key in keys()]
+        return [(key.dotted, f"= {key.default}  {' '.join(key.description.split())}") for key in listed()]
     return [(name, arm.about) for name, arm in all_arms().items()]

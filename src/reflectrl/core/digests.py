@@ -57,7 +57,7 @@ def damage(folder: Path) -> str | None:
         if not file.is_file():
             return f"{file} is missing"
         now = file.stat()
-        if _known(file.resolve(), now.st_mtime_ns, now.st_size) != digest:
+        if _cached_sha256(file.resolve(), now.st_mtime_ns, now.st_size) != digest:
             return f"{file} is not what was written there"
     return None
 
@@ -76,7 +76,7 @@ def require_undamaged(folder: Path) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _known(path: Path, modified: int, size: int) -> str:
+def _cached_sha256(path: Path, modified: int, size: int) -> str:
     """Return the digest of a file. The other arguments make the cache notice changes of the file."""
     return _sha256(path)
 
@@ -85,7 +85,7 @@ def digest_of(path: Path) -> str:
     """Return the SHA-256 of a user's file. Raise UserError if it cannot be read."""
     try:
         now = path.stat()
-        return _known(path.resolve(), now.st_mtime_ns, now.st_size)
+        return _cached_sha256(path.resolve(), now.st_mtime_ns, now.st_size)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
 

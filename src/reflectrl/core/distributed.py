@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # torch is slow to import, and only processes that have impor
     from torch import Tensor, nn
 
 T = TypeVar("T")
-Build = TypeVar("Build", bound=Callable[..., Any])
 
 PATIENCE = 8.0
 """Seconds for which ranks that fail or end wait for each other's last message."""
@@ -185,7 +184,7 @@ def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     bucket: list[Tensor] = []
     for tensor in tensors:
         kind = (tensor.dtype, tensor.device)
-        full = sum(one.numel() for one in bucket) + tensor.numel() > BUCKET
+        full = sum(waiting.numel() for waiting in bucket) + tensor.numel() > BUCKET
         if bucket and (full or kind != (bucket[0].dtype, bucket[0].device)):
             yield bucket
             bucket = []
@@ -235,9 +234,3 @@ def alone() -> AbstractContextManager[None]:
 def first(function: Callable[[], T]) -> T:
     """Call a function on the current team's first rank only, and return its result on every rank."""
     return _current.first(function)
-
-
-def on_all_ranks(build: Build) -> Build:
-    """Mark a builder of artifacts that all ranks call together. Other builders run on the first rank only."""
-    build.on_all_ranks = True  # type: ignore[attr-defined]
-    return build

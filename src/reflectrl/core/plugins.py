@@ -9,9 +9,10 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import pkgutil
 import sys
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
@@ -58,6 +59,22 @@ def _is_there(module: str) -> bool:
 def brought(kind: str) -> list[Any]:
     """Import all objects that installed packages announce for a kind, in the order of their names."""
     return [resolve(kind, name) for name in names(kind)]
+
+
+def method_modules() -> list[ModuleType]:
+    """Import the learning methods: each file of our folder `methods`, and the modules that other packages announce.
+
+    A method is one module. Its table ARMS holds its arms, and SECTIONS the sections of recipe keys that it brings.
+    """
+    return [*_own_methods(), *brought("methods")]
+
+
+@cache
+def _own_methods() -> tuple[ModuleType, ...]:
+    package = importlib.util.find_spec("reflectrl.methods")
+    folders = (package.submodule_search_locations or ()) if package else ()
+    files = [module.name for module in pkgutil.iter_modules(folders) if not module.ispkg]
+    return tuple(importlib.import_module(f"reflectrl.methods.{name}") for name in files)
 
 
 def resolve(kind: str, name: str) -> Any:
@@ -112,13 +129,13 @@ def look_here() -> None:
         sys.path.append("")
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def suggestion(word: str, options: Iterable[str]) -> str:
     """Return ' (did you mean "x"?)' if a known word is similar, else ' (known: a, b, c)'."""
-    known = list(known)
-    near = difflib.get_close_matches(word, known, n=1)
+    options = list(options)
+    near = difflib.get_close_matches(word, options, n=1)
     if near:
         return f" (did you mean {near[0]!r}?)"
-    return f" (known: {', '.join(known)})" if known else ""
+    return f" (known: {', '.join(options)})" if options else ""
 
 
 def _import(kind: str, target: str) -> Any:

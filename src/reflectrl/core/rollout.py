@@ -21,7 +21,7 @@ from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.envs.pool import EnvPool
 from reflectrl.core.envs.promises import raised
 from reflectrl.core.players.base import LiveEpisode, Player
-from reflectrl.core.types import Episode, Observation, Step, Task, UserError, named_seed
+from reflectrl.core.types import CutOff, Episode, Observation, Step, Task, UserError, named_seed
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ def rollout(
     reflector: Player | None = None,
     batch: int = 64,
     reflect_probability: float = 1.0,
+    reflect_on_cut_off: bool = False,
 ) -> Iterator[Episode]:
     """Play every job and yield its episode when it ends (not necessarily in the order of the jobs).
 
@@ -68,6 +69,8 @@ def rollout(
         batch: largest number of episodes that are played at the same time.
         reflector: player that writes before the other player chooses, or None.
         reflect_probability: probability that the reflector writes at a step.
+        reflect_on_cut_off: let the reflector also write about the observation at which an episode is cut off, for a
+            critic that estimates the rest.
 
     Raises:
         UserError: an environment raised an exception, or a start cannot be reached again. Names environment and task.
@@ -75,7 +78,8 @@ def rollout(
     team = distributed.current()
     if team.size > 1:
         yield from team.play(
-            jobs, lambda stripe: rollout(stripe, make_env, player, reflector, batch, reflect_probability)
+            jobs,
+            lambda stripe: rollout(stripe, make_env, player, reflector, batch, reflect_probability, reflect_on_cut_off),
         )
         return
     with ExitStack() as closing:
@@ -129,8 +133,14 @@ def rollout(
                 live.truncated = now.truncated or (not now.done and played == job.horizon)
                 if now.done or live.truncated:
                     # Handed over at once: the next environment may raise, and a finished episode must not be lost.
-                    provenance = dict(job.provenance)
-                    yield Episode(job.task, tuple(live.steps), now.success, live.truncated, job.seed, provenance)
+                    provenance, cut_off = dict(job.provenance), None
+                    if live.truncated:
+                        if reflector is not None and reflect_on_cut_off:
+                            live.turns.extend(reflector.turns([live]))
+                        cut_off = CutOff(live.observation, live.reflection)
+                    yield Episode(
+                        job.task, tuple(live.steps), now.success, live.truncated, job.seed, provenance, cut_off
+                    )
                     free.append(live.env)
                 else:
                     still_playing.append((live, job))

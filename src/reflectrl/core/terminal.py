@@ -42,8 +42,8 @@ def printable_line(text: str) -> str:
     return text if text.isprintable() else _HIDDEN_OR_BREAK.sub(_escaped, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii")
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")
 
 
 class Harmless:

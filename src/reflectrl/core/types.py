@@ -176,6 +176,19 @@ class Step:
 
 
 @dataclass(frozen=True)
+class CutOff:
+    """Point at which a limit cut an episode off: the observation after its last step.
+
+    Attributes:
+        observation: the observation on which no action was chosen.
+        reflection: the reflection that was written about it for a critic, or None.
+    """
+
+    observation: Observation
+    reflection: str | None = None
+
+
+@dataclass(frozen=True)
 class Episode:
     """Episode: a task's steps, their outcome and their provenance.
 
@@ -184,6 +197,8 @@ class Episode:
         truncated: True if the horizon or the environment itself cut the episode off.
         seed: seed of the environment's and the players' randomness in this episode.
         provenance: the players (arm, model, adapter, revision), and the versions of the software.
+        cut_off: the point at which a truncated episode was cut off, from which a critic estimates the rest. It is kept
+            in memory only: an episode that was read from a file has none.
     """
 
     task: Task
@@ -192,6 +207,7 @@ class Episode:
     truncated: bool
     seed: int
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    cut_off: CutOff | None = field(default=None, compare=False, repr=False)
 
     @property
     def total_reward(self) -> float:

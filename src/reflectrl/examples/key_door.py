@@ -3,7 +3,6 @@
     python src/reflectrl/examples/key_door.py
 
 prints how seldom random actions win. There is no reward before the door is open, so an untrained policy sees none.
-`benchmarks.exploration` trains in this environment.
 """
 
 from __future__ import annotations

@@ -27,9 +27,17 @@ if TYPE_CHECKING:
 
 
 def critic(steps: Steps, config: RLConfig, values_N: Tensor | None) -> Tensor:
-    """Compute advantages by generalised advantage estimation (GAE) with the critic's values."""
+    """Compute advantages by generalised advantage estimation (GAE) with the critic's values.
+
+    A time limit is no end: what would have followed counts with the critic's value of the last observation (Pardo et
+    al. 2018, "Time Limits in Reinforcement Learning", partial-episode bootstrapping).
+    """
     assert values_N is not None
-    return torch.cat([gae(steps.rewards_N[s], values_N[s], config.gamma, config.gae_lambda) for s in steps.spans()])
+    rest_E = torch.zeros(len(steps.ends)) if steps.rest_E is None else steps.rest_E
+    parts = []
+    for span, rest in zip(steps.spans(), rest_E.tolist(), strict=True):
+        parts.append(gae(steps.rewards_N[span], values_N[span], config.gamma, config.gae_lambda, rest))
+    return torch.cat(parts)
 
 
 COMPARISONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -49,8 +49,10 @@ class Batch:
         labels_N: the choices made, as indices into the A choices.
         old_logp_N: log-probabilities of the choices when they were sampled; NaN if no model sampled them.
         advantages_N: advantages, not yet normalised.
-        returns_N: discounted rewards-to-go, the critic's targets.
+        returns_N: targets of the critic: its lambda-returns, or the discounted rewards-to-go.
         values_N: the critic's predictions before this update; None without a critic.
+        scale: smallest number by which normalisation divides the advantages, in reward units.
+        auxiliary: further term of the loss, from the policy's log-probabilities (n, A) of n units and their indices.
         metrics: further metrics of the batch to report.
     """
 
@@ -60,6 +62,8 @@ class Batch:
     advantages_N: Tensor
     returns_N: Tensor
     values_N: Tensor | None = None
+    scale: float = 0.0
+    auxiliary: Callable[[Tensor, list[int]], Tensor] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
 

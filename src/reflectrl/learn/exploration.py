@@ -128,9 +128,11 @@ class RewardShaping:
         """Return the rewards [T] of potential-based shaping by milestones.
 
         The potential of a terminal state is 0. `config.milestone_at_horizon` says whether it is also 0 at the horizon.
+        With a critic it is kept there, since the critic's value of the last observation already lacks it.
         """
         phi_T1 = [self.config.milestone_coef * share for share in potentials(episode, self.milestones)]
-        if not (episode.truncated and self.config.milestone_at_horizon == "kept"):
+        estimated = self.config.baseline == "critic" and episode.cut_off is not None
+        if not (episode.truncated and (self.config.milestone_at_horizon == "kept" or estimated)):
             phi_T1[-1] = 0.0
         return shaping(phi_T1, self.gamma)
 

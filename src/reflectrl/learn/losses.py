@@ -7,13 +7,16 @@ function here that reads log-probabilities still gives finite values and finite 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from reflectrl.core.config import RLConfig
+from reflectrl.core.policy_losses import POLICY_LOSSES, SINGLE_EPOCH, approximate_kl, ppo_loss, reinforce_loss
+
+__all__ = [
+    "POLICY_LOSSES", "SINGLE_EPOCH", "approximate_kl", "categorical_kl", "entropy", "explained_variance", "gae",
+    "normalise", "ppo_loss", "reinforce_loss", "restricted_log_softmax", "value_loss",
+]  # fmt: skip
 
 # ---- distributions over legal actions ------------------------------------------------------------------------------
 
@@ -153,96 +156,25 @@ def baseline_leave_one_out(returns_K: Tensor) -> Tensor:
     return (returns_K.sum() - returns_K) / others if others > 0 else torch.zeros_like(returns_K)
 
 
-def normalise(advantages_N: Tensor) -> Tensor:
+def root_mean_square(values_N: Tensor) -> float:
+    """Return the root mean square of a batch, in the unit of its values: [N] -> float."""
+    return values_N.square().mean().sqrt().item()
+
+
+def normalise(advantages_N: Tensor, least: float = 0.0) -> Tensor:
     """Divide advantages by their root mean square over the batch: [N] -> [N], without unit.
 
     For advantages with mean zero, this is their standard deviation. The mean is not subtracted, because that would add
     a second baseline and could change signs. All zeros stay zeros.
+
+    Args:
+        least: smallest divisor, in reward units. Without it, a batch that has nearly nothing to teach would count as
+            much as any other.
     """
-    return advantages_N / advantages_N.square().mean().sqrt().clamp_min(1e-8)
+    return advantages_N / max(root_mean_square(advantages_N), least, 1e-8)
 
 
 # ---- policy and value losses ---------------------------------------------------------------------------------------
-
-
-def reinforce_loss(logp_N: Tensor, advantages_N: Tensor) -> Tensor:
-    """Compute the REINFORCE loss -mean_n A_n log pi(a_n|s_n) (Williams 1992).
-
-    Its gradient is minus the policy gradient.
-
-    Args:
-        logp_N: [N] log-probabilities of the actions taken, with gradient.
-        advantages_N: [N] advantages, taken as constants.
-
-    Returns:
-        Scalar; only its gradient is meaningful.
-    """
-    return -(advantages_N.detach() * logp_N).mean()
-
-
-def ppo_loss(
-    logp_N: Tensor,
-    old_logp_N: Tensor,
-    advantages_N: Tensor,
-    clip_coef: float,
-    clip_high: float = 0.0,
-    dual_clip: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """Compute PPO's clipped surrogate loss: -mean_n min(rho_n A_n, clip(rho_n, 1 - c, 1 + h) A_n).
-
-    rho_n = pi(a_n|s_n) / pi_old(a_n|s_n). At rho = 1 the gradient equals REINFORCE's (Schulman et al. 2017,
-    "Proximal Policy Optimization Algorithms", equation 7).
-
-    Args:
-        logp_N: [N] log-probabilities of the actions taken, with gradient.
-        old_logp_N: [N] the same under the policy that played, taken as constants.
-        advantages_N: [N] advantages, taken as constants.
-        clip_coef: c > 0, the clip range below 1. A ratio gains nothing by falling further.
-        clip_high: h > 0, the clip range above 1 (clip-higher; Yu et al. 2025, "DAPO"); 0 means c.
-        dual_clip: d > 1 limits the loss of a negative advantage to d |A_n| if the ratio is far above 1 (Ye et al.
-            2020, "Mastering Complex Control in MOBA Games", equation 6); 0 means no limit.
-
-    Returns:
-        (scalar loss, scalar share of the ratios outside [1 - c, 1 + h], without gradient).
-    """
-    advantages_N, high = advantages_N.detach(), clip_high or clip_coef
-    ratio_N = (logp_N - old_logp_N.detach()).exp()
-    surrogate_N = torch.minimum(ratio_N * advantages_N, ratio_N.clamp(1 - clip_coef, 1 + high) * advantages_N)
-    if dual_clip:
-        bounded_N = torch.maximum(surrogate_N, dual_clip * advantages_N)
-        surrogate_N = torch.where(advantages_N < 0, bounded_N, surrogate_N)
-    outside_N = (ratio_N.detach() < 1 - clip_coef) | (ratio_N.detach() > 1 + high)
-    return -surrogate_N.mean(), outside_N.to(ratio_N.dtype).mean()
-
-
-def approximate_kl(logp_N: Tensor, old_logp_N: Tensor) -> Tensor:
-    """Estimate KL(pi_old || pi) in nats from actions of pi_old: mean_n (rho_n - 1 - log rho_n), never negative.
-
-    Source: Schulman 2020, "Approximating KL Divergence", the estimator k3. [N], [N] -> scalar without gradient.
-    """
-    log_ratio_N = (logp_N - old_logp_N).detach()
-    return (log_ratio_N.expm1() - log_ratio_N).clamp(min=0).mean()  # below 0 by rounding only
-
-
-def _ppo(logp_N: Tensor, old_logp_N: Tensor, advantages_N: Tensor, config: RLConfig) -> dict[str, Tensor]:
-    clips = (config.clip_coef, config.clip_high, config.dual_clip)
-    loss, clip_fraction = ppo_loss(logp_N, old_logp_N, advantages_N, *clips)
-    moved = approximate_kl(logp_N, old_logp_N)
-    return {"policy_loss": loss, "clip_fraction": clip_fraction, "approx_kl": moved}
-
-
-PolicyLoss = Callable[[Tensor, Tensor, Tensor, RLConfig], dict[str, Tensor]]
-
-POLICY_LOSSES: dict[str, PolicyLoss] = {
-    "reinforce": lambda logp_N, old_logp_N, advantages_N, config: {"policy_loss": reinforce_loss(logp_N, advantages_N)},
-    "ppo": _ppo,
-}
-"""Policy losses by values of `rl.algorithm`. Arguments are log-probabilities [N] of the choices with gradient, their
-log-probabilities [N] when they were sampled, advantages [N], and the recipe's [rl]. The result holds "policy_loss" (a
-mean over N) and further metrics. To add a loss, write a function above and an entry here."""
-
-SINGLE_EPOCH = ("reinforce",)
-"""Losses without an importance ratio. They are valid on-policy only, so each batch is used for one epoch."""
 
 
 def value_loss(values_N: Tensor, returns_N: Tensor) -> Tensor:

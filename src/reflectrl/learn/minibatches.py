@@ -17,6 +17,7 @@ from reflectrl.learn.batch import Batch, Minibatch, Slice
 from reflectrl.learn.steps import Steps, policy_pass
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.players import Policy, Question
+from reflectrl.models.sharing import Ids
 
 
 @torch.no_grad()
@@ -52,6 +53,7 @@ def make_batch(
         for part in team.stripe(whole):
             values_N[part] = critic(policy_pass(policy, steps, part)[1]).cpu()
         team.sum(values_N)  # each process has left 0 in the rows of the others
+        steps.rest_E = values_after_cut_offs(policy, critic, steps, config.minibatch)
     ref_logp_NA = None
     if reference is not None:
         ref_logp_NA = torch.zeros(len(steps), max(map(len, steps.actions)), device=policy.lm.device)
@@ -70,7 +72,26 @@ def make_batch(
             minibatch.append(Slice(part, partial(policy_pass, policy, steps, part), ref_logp))
         minibatches.append(minibatch)
     advantages_N = compute_advantages(steps, config, baseline, values_N)
-    return Batch(minibatches, steps.labels_N, steps.old_logp_N, advantages_N, steps.returns_N, values_N)
+    # The critic learns the lambda-returns that advantages are computed from: they vary less than whole returns.
+    targets_N = steps.returns_N if values_N is None else values_N + advantages_N
+    return Batch(minibatches, steps.labels_N, steps.old_logp_N, advantages_N, targets_N, values_N)
+
+
+def values_after_cut_offs(policy: Policy, critic: ValueHead, steps: Steps, most: int) -> Tensor:
+    """Return the critic's value of the point at which each episode was cut off; 0 for episodes that ended.
+
+    Args:
+        most: largest number of prompts per pass.
+    """
+    rest_E, distinct = torch.zeros(len(steps.ends)), sorted(set(steps.cut_offs.values()))
+    values = dict[Question, float]()
+    for start in range(0, len(distinct), most):
+        part = distinct[start : start + most]
+        _, hidden_PD = policy.logits([ids for ids, _ in part], [actions for _, actions in part])
+        values |= zip(part, critic(hidden_PD).tolist(), strict=True)
+    for episode, question in steps.cut_offs.items():
+        rest_E[episode] = values[question]
+    return rest_E
 
 
 class Slicer:
@@ -108,9 +129,12 @@ class Slicer:
 
 def memory_slices(policy: Policy, questions: Sequence[Question], most: int) -> np.ndarray:
     """Return the number of each prompt's pass. A pass has at most `most` prompts, and no more than memory allows."""
-    texts = [policy.action_tokens(actions) for _, actions in questions]
-    rows = [ids + text for (ids, _), text in zip(questions, texts, strict=True)]
-    parts = examples.passes(policy.lm, rows, [max(1, len(text)) for text in texts], most)
+    rows, scored = list[Ids](), list[int]()
+    for ids, actions in questions:
+        text = policy.action_tokens(actions)
+        rows.append(ids + text)
+        scored.append(max(1, len(text)))  # labels are scored by the logits of a single token
+    parts = examples.passes(policy.lm, rows, scored, most)
     return np.repeat(np.arange(len(parts)), [part.stop - part.start for part in parts])
 
 

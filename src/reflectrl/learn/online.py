@@ -89,6 +89,10 @@ def adapted(rate: float, moved: float, target: float) -> float:
     return rate
 
 
+NOISE = 1e-3
+"""Share of the returns below which advantages count as noise. Normalisation does not amplify them to unit size."""
+
+
 def update(
     trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLConfig, epochs: int, warming: bool = False
 ) -> Metrics:
@@ -105,7 +109,9 @@ def update(
     """
     advantages_N = batch.advantages_N
     if config.normalise:
-        advantages_N = losses.normalise(advantages_N)  # over the whole batch, so that minibatches stay comparable
+        # Over the whole batch, so that minibatches stay comparable.
+        least = max(batch.scale, NOISE * losses.root_mean_square(batch.returns_N))
+        advantages_N = losses.normalise(advantages_N, least)
     for _ in range(epochs):
         metrics: Metrics = {}
         for minibatch in batch.minibatches:
@@ -132,6 +138,9 @@ def update(
                 if part.ref_logp_NA is not None:
                     terms["kl"] = losses.categorical_kl(logp_NA, part.ref_logp_NA).mean()
                     loss = loss + config.kl_coef * terms["kl"]
+                if batch.auxiliary is not None:
+                    terms["auxiliary_loss"] = batch.auxiliary(logp_NA, part.units)
+                    loss = loss + terms["auxiliary_loss"]
                 if critic is not None:
                     if warming or not config.critic_shares:
                         hidden_ND = hidden_ND.detach()  # the critic's gradient does not reach the policy

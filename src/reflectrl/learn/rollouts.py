@@ -19,6 +19,7 @@ from reflectrl.core.types import Episode, Sampling, named_seed
 from reflectrl.learn.advantages import COMPARING, imitate_gains, with_signal
 from reflectrl.learn.batch import Batch, Rollouts
 from reflectrl.learn.exploration import RewardShaping
+from reflectrl.learn.losses import root_mean_square
 from reflectrl.learn.minibatches import make_batch
 from reflectrl.learn.replay import ReplayBuffer
 from reflectrl.learn.starts import Group, Starts, by_start
@@ -38,6 +39,7 @@ class Collected:
         rng: random generator of the update, which `replay` goes on drawing from.
         mean_return: mean reward-to-go of the learned episodes' steps, over those that began at the beginning.
         mean_near_win: the same for episodes that began near a win; None if there were none.
+        scale: root mean square of the learned steps' advantages.
     """
 
     played: list[Episode]
@@ -45,6 +47,7 @@ class Collected:
     rng: np.random.Generator
     mean_return: float = 0.0
     mean_near_win: float | None = None
+    scale: float = 0.0
 
     def baseline(self, episodes: Sequence[Episode]) -> float | Tensor:
         """Return the value that baseline "mean" subtracts: the update's mean return.
@@ -125,7 +128,9 @@ class EpisodeRollouts(Rollouts):
             if not near_N.all():
                 latest.mean_return = float(steps.returns_N[~near_N].mean())
         baseline = latest.baseline(latest.learned)
-        return make_batch(self.policy, self.reference_policy, critic, steps, config, baseline, latest.rng, self.team)
+        batch = make_batch(self.policy, self.reference_policy, critic, steps, config, baseline, latest.rng, self.team)
+        latest.scale = root_mean_square(batch.advantages_N)
+        return batch
 
     def replay(self, critic: ValueHead | None) -> Batch | None:
         config, rng = self.config, self.latest.rng
@@ -141,7 +146,10 @@ class EpisodeRollouts(Rollouts):
         batch = make_batch(
             self.policy, self.reference_policy, critic, steps, config, self.latest.baseline(past), None, self.team
         )
+        # Past wins soon hold nothing new. In the unit of the fresh episodes' advantages, they then count for little.
+        batch.scale = self.latest.scale
         if config.self_imitation:
+            batch.returns_N = steps.returns_N  # gains are over what the past episode really returned
             gains = imitate_gains(batch, steps.spans())
             self.buffer.set_priorities(drawn, gains[: len(drawn)])
         return batch
@@ -200,7 +208,9 @@ class EpisodeRollouts(Rollouts):
             jobs += [Job(task, seed, provenance, start, horizon) for seed in seeds]
         order = {job.seed: number for number, job in enumerate(jobs)}
         batch, reflecting = config.episodes, config.reflect_probability
-        played = rollout(jobs, self.make_env, self.policy, self.reflector, batch, reflecting)
+        # Only a critic asks what would have followed a time limit, and it reads what the policy reads.
+        estimated = config.baseline == "critic"
+        played = rollout(jobs, self.make_env, self.policy, self.reflector, batch, reflecting, estimated)
         return sorted(played, key=lambda episode: order[episode.seed])
 
     def judged(self, episodes: list[Episode]) -> list[Episode]:

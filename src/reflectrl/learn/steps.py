@@ -11,7 +11,7 @@ from torch import Tensor
 from reflectrl.core.types import Episode, Observation, Step
 from reflectrl.learn.curriculum import replayed
 from reflectrl.learn.losses import restricted_log_softmax, rewards_to_go
-from reflectrl.models.players import Actions, Policy
+from reflectrl.models.players import Actions, Policy, Question
 from reflectrl.models.sharing import Ids
 
 
@@ -30,6 +30,9 @@ class Steps:
         task_ids: task of each episode, plus its starting point if that is not the beginning. Episodes with the same
             value can be compared.
         observations: observation at each step.
+        cut_offs: prompt and actions at the point where a limit cut an episode off, by the episode's number.
+        rest_E: estimated return after the last step of each episode: 0 where it ended, the critic's value where it was
+            cut off. None stands for zeros.
     """
 
     prompts: list[Ids]
@@ -41,6 +44,8 @@ class Steps:
     ends: list[int]
     task_ids: list[str]
     observations: list[Observation] = field(default_factory=list)
+    cut_offs: dict[int, Question] = field(default_factory=dict)
+    rest_E: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -66,8 +71,9 @@ def flatten(
     """
     prompts, actions, labels, old_logp, observations = [], [], list[int](), list[float](), []
     rewards, returns, ends, task_ids = [], [], [], []
+    cut_offs: dict[int, Question] = {}
     rendered: dict[Hashable, Ids] = {}  # a log repeats its first observations in many episodes
-    for episode in episodes:
+    for number, episode in enumerate(episodes):
         # Only repeated steps may lack a choice. Elsewhere it would be missing data, which must not pass silently.
         first = replayed(episode) if "started_from" in episode.provenance else 0
         for step in episode.steps[first:]:
@@ -84,6 +90,8 @@ def flatten(
         rewards.append(rewards_T[first:])
         returns.append(rewards_to_go(rewards_T[first:], gamma))
         ends.append(len(prompts))
+        if (cut := episode.cut_off) is not None and cut.observation.actions:
+            cut_offs[number] = (policy.prompt(cut.observation, cut.reflection), cut.observation.actions)
         task_ids.append(f"{episode.task.id} from step {first}" if first else episode.task.id)
     return Steps(
         prompts,
@@ -95,6 +103,7 @@ def flatten(
         ends,
         task_ids,
         observations,
+        cut_offs,
     )
 
 
@@ -109,9 +118,11 @@ def render(policy: Policy, step: Step, rendered: dict[Hashable, Ids]) -> Ids:
 
 def begun_near_win(episodes: Sequence[Episode]) -> Tensor:
     """Return a boolean tensor (N,): True for steps of episodes that began part-way into an earlier episode."""
-    firsts = [replayed(episode) for episode in episodes]
-    lengths = [len(episode.steps) - first for episode, first in zip(episodes, firsts, strict=True)]
-    return (torch.tensor(firsts) > 0).repeat_interleave(torch.tensor(lengths))
+    near: list[bool] = []
+    for episode in episodes:
+        first = replayed(episode)
+        near += [first > 0] * (len(episode.steps) - first)
+    return torch.tensor(near, dtype=torch.bool)
 
 
 def policy_pass(
@@ -126,12 +137,12 @@ def policy_pass(
     Args:
         packing: `list` leaves packing to the backend, `apart` encodes each prompt by itself.
     """
-    questions = [(steps.prompts[i], steps.actions[i]) for i in index]
-    numbers = {question: number for number, question in enumerate(dict.fromkeys(questions))}
-    number_N = torch.tensor([numbers[question] for question in questions], device=policy.lm.device)
-    prompts, actions = [ids for ids, _ in numbers], [listed for _, listed in numbers]
+    numbers: dict[Question, int] = {}
+    number_of_step = [numbers.setdefault((steps.prompts[i], steps.actions[i]), len(numbers)) for i in index]
+    number_N = torch.tensor(number_of_step, device=policy.lm.device)
+    prompts, actions = map(list, zip(*numbers, strict=True))
     logits_PA, hidden_PD = policy.logits(packing(prompts), actions)
-    counts = torch.tensor([len(listed) for listed in actions], device=policy.lm.device)
+    counts = torch.tensor(list(map(len, actions)), device=policy.lm.device)
     legal_PA = torch.arange(logits_PA.shape[1], device=policy.lm.device)[None] < counts[:, None]
     logp_PA = restricted_log_softmax(logits_PA / (policy.sampling.temperature or 1.0), legal_PA)
     return logp_PA[number_N], hidden_PD[number_N]

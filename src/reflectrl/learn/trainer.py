@@ -147,15 +147,15 @@ class Trainer:
         Returns:
             The metrics, with clipping also "grad_norm": the norm of the model's gradient before clipping.
         """
-        noted = self.team.reduce(list(chain.from_iterable(self._parameters)), metrics)
+        totals = self.team.reduce(list(chain.from_iterable(self._parameters)), metrics)
         if self.max_grad_norm is not None:
             norms = [nn.utils.clip_grad_norm_(part, self.max_grad_norm) for part in self._parameters]
-            noted["grad_norm"] = float(norms[0])
+            totals["grad_norm"] = float(norms[0])
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        self._recent.append(noted)
-        return noted
+        self._recent.append(totals)
+        return totals
 
     def updates(
         self, rollouts: Rollouts, config: RLConfig, log: Log, further: Mapping[str, Stateful] | None = None
@@ -275,7 +275,7 @@ class Trainer:
 
         Args:
             logged: last step whose line of metrics is written already. Lines after it are written again.
-            more: further state of the loop, as JSON values. It is found in `resumed` afterwards.
+            more: further state of the loop, as JSON values. `resumed` holds it afterwards.
         """
         self._recent = []
         if self.folder is None:
@@ -316,10 +316,13 @@ def load_weights(model: Model, weights: dict[str, Tensor]) -> None:
 
 
 def cosine(step: int, steps: int, warmup: float) -> float:
-    """Rise linearly from 0 over a share `warmup` of the steps, then fall along a cosine to a tenth."""
+    """Rise linearly over a share `warmup` of the steps, then fall along a cosine to a tenth.
+
+    The first of n rising steps has 1/n of the peak, since a step with a rate of 0 would be wasted.
+    """
     rising = round(warmup * steps)
     if step < rising:
-        return step / rising
+        return (step + 1) / rising
     return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
 
 

@@ -249,9 +249,8 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         for action in actions:
             text = self.lm.encode(space + action, before)
             if self.scoring == "options":
-                ids.append(
-                    tuple(text) or (self.lm.end,)
-                )  # nothing is written, so a text needs no end; but it needs a token
+                # Nothing is written, so a text needs no end. But an empty one needs a token to be scored by.
+                ids.append(tuple(text) or (self.lm.end,))
             else:
                 ids.append((*text, self.lm.end))
             words.append(max(1, len(action.split())))

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reflectrl.core.config import Recipe
-from reflectrl.runs.arms import Arm, all_arms
-from reflectrl.runs.artifacts import STAGES, Artifact
 from reflectrl.core.plugins import names, suggestion
 from reflectrl.core.types import UserError
+from reflectrl.runs.arms import Arm, all_arms
+from reflectrl.runs.artifact import STAGES, Artifact
 
 if TYPE_CHECKING:  # players bring torch, which lists and help do without
     from reflectrl.core.players.base import Player
@@ -32,10 +32,10 @@ def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
 
 def graph_lines(recipe: Recipe, folder: Path) -> list[str]:
     """Return one line per artifact of a recipe: its inputs, and whether it exists already. Imports no torch."""
-    from reflectrl.runs.artifacts import State, listing
-    from reflectrl.runs.graph import pipeline_of
+    from reflectrl.runs.graph import planned
+    from reflectrl.runs.state import State, listing
 
-    return listing(pipeline_of(recipe).graph(recipe), State.read(folder), recipe.plain())
+    return listing(planned(recipe), State.read(folder), recipe.plain())
 
 
 def require_known(recipe: Recipe, trusted: bool) -> None:
@@ -49,13 +49,13 @@ def require_known(recipe: Recipe, trusted: bool) -> None:
     Raises:
         UserError: names the key, with the nearest known one.
     """
-    from reflectrl.runs.graph import EnvironmentPipeline, pipeline_of
+    from reflectrl.runs.graph import ENVIRONMENT, kind_of
 
     engine = recipe.engine
     if engine != "local" and ":" not in engine and engine not in names("engines"):
         raise UserError(f"unknown engine {engine!r}{suggestion(engine, ['local', *names('engines')])}")
     name = recipe.env.get("name")
-    if name and pipeline_of(recipe) is EnvironmentPipeline and (trusted or ":" not in str(name)):
+    if name and kind_of(recipe) is ENVIRONMENT and (trusted or ":" not in str(name)):
         from reflectrl.core.envs import class_and_arguments  # gymnasium takes a moment to import
 
         class_and_arguments(recipe.env)
@@ -63,11 +63,11 @@ def require_known(recipe: Recipe, trusted: bool) -> None:
 
 def precision_line(recipe: Recipe, folder: Path) -> str:
     """Return one line about "auto" precision in a run; "" if it has no meaning. Imports no torch."""
-    from reflectrl.runs.artifacts import State
-    from reflectrl.runs.graph import pipeline_of
+    from reflectrl.runs.graph import planned
     from reflectrl.runs.precision import note
+    from reflectrl.runs.state import State
 
-    return note(recipe, pipeline_of(recipe).graph(recipe), State.read(folder))
+    return note(recipe, planned(recipe), State.read(folder))
 
 
 def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tuple[Player, Player | None]:

@@ -1,78 +1,113 @@
 """Arms, which are the rows of a results table, and the models they play with. To add one, add a line to a table.
 
-Packages can bring more of both: an entry point of the group "reflectrl.arms" names a module that has tables with the
-same names (offline learning is such a package).
+Each file of the folder `methods` can bring more, in a table ARMS. So can other packages: an entry point of the group
+"reflectrl.methods" names such a module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from reflectrl.core.plugins import names, resolve, suggestion
+from reflectrl.core.plugins import method_modules, names, resolve, suggestion
 from reflectrl.core.types import UserError
+from reflectrl.runs import stages
+from reflectrl.runs.artifact import PLAYED, PRETRAINED, Artifact, Handle, Plan
 
 if TYPE_CHECKING:
     from reflectrl.core.config import Recipe
-    from reflectrl.runs.graph import Plan
 
-BASE = "base"
-"""The model from which everything starts: a model made from scratch, or the one in `model.source`."""
-PLAYED = ("env", "model", "play")
-"""Recipe sections that affect every artifact for which a model plays."""
+Model = Callable[[Plan], Handle | Literal["pretrained"]]
+"""Function that plans a model: it adds what the model is made from, and the model, and returns the model's handle."""
 
 
-class TrainedModel(Protocol):
-    """A model that is trained before online RL: a row of `MODELS`."""
-
-    def artifacts(self, plan: Plan, name: str) -> list[str]:
-        """Add the artifacts that make this model to a plan.
-
-        Args:
-            name: the name of the row, which is also that of the model's checkpoint in a run folder.
-
-        Returns:
-            Keys of the artifacts that are needed to play with it.
-        """
-        ...
+# ---- models --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SFT:
-    """A model fine-tuned on teaching episodes.
-
-    Attributes:
-        player: the role it learns: "reflector", "policy", or "plain" (a policy that reads no reflections).
-        negatives: True if its data contain negative examples.
-        reflector: the reflector from which it starts if the recipe says `sft.policy_from = "reflector"`.
-        log: it learns from `episodes/LOG-seedN-train.jsonl` of the run; "" means the teaching episodes.
-    """
-
-    player: Literal["reflector", "policy", "plain"]
-    negatives: bool = True
-    reflector: str = ""
-    log: str = ""
-
-    def artifacts(self, plan: Plan, name: str) -> list[str]:
-        start = self.reflector if plan.recipe.sft.policy_from == "reflector" else ""
-        episodes = plan.teaching if self.player == "plain" else plan.reflected
-        inputs = [*plan.model(start or BASE), episodes("train"), episodes("validation")]
-        output = plan.checkpoint(name)
-        return [plan.add("sft", name, "sft", "reflectrl.runs.training:sft", output, inputs, *PLAYED, "sft")]
+def base(plan: Plan) -> Handle | Literal["pretrained"]:
+    """Plan the model from which everything starts: a model made from scratch, or the one in `model.source`."""
+    if "scratch" not in plan.recipe.model.sources:
+        return PRETRAINED
+    episodes = teaching(plan, "train") if plan.is_taught else stages.random_episodes(plan, "random")
+    return stages.scratch_model(plan, "model", episodes=episodes)
 
 
-MODELS: dict[str, TrainedModel] = {
-    "reflector": SFT("reflector"),
-    "policy": SFT("policy", reflector="reflector"),
-    "plain": SFT("plain"),
-    "reflector-positive": SFT("reflector", negatives=False),
-    "policy-positive": SFT("policy", negatives=False, reflector="reflector-positive"),
-    "plain-positive": SFT("plain", negatives=False),
-}
-"""Models that are trained before online RL, by the name of their checkpoint in a run folder."""
+def teaching(plan: Plan, split: str) -> Artifact:
+    """Plan the teaching episodes of a split."""
+    if plan.recipe.teach.by == "endpoint":
+        planned: Artifact = hook("teaching")(plan, split)
+        return planned
+    return stages.teacher_episodes(plan, split, files=plan.recipe.teach.log)  # no files where a teacher plays
+
+
+def reflected(plan: Plan, split: str) -> Artifact:
+    """Plan the teaching episodes of a split, with the reflections that players learn to write and to read."""
+    episodes = teaching(plan, split)
+    if plan.recipe.teach.reflections == "given":
+        return episodes
+    return stages.outcome_episodes(plan, split, episodes=episodes, plain=plain(plan))
+
+
+def plain(plan: Plan) -> Artifact:
+    """Plan a policy that reads no reflections, after SFT."""
+    return _without_reflections(plan, "plain", negatives=True)
+
+
+def plain_positive(plan: Plan) -> Artifact:
+    """Plan a policy that reads no reflections, after SFT without negative examples."""
+    return _without_reflections(plan, "plain-positive", negatives=False)
+
+
+def reflector(plan: Plan) -> Artifact:
+    """Plan a reflector after SFT."""
+    return _with_reflections(plan, "reflector", "reflector", base, negatives=True)
+
+
+def reflector_positive(plan: Plan) -> Artifact:
+    """Plan a reflector after SFT without negative examples."""
+    return _with_reflections(plan, "reflector-positive", "reflector", base, negatives=False)
+
+
+def policy(plan: Plan) -> Artifact:
+    """Plan a policy that reads reflections, after SFT."""
+    start = reflector if plan.recipe.sft.policy_from == "reflector" else base
+    return _with_reflections(plan, "policy", "policy", start, negatives=True)
+
+
+def policy_positive(plan: Plan) -> Artifact:
+    """Plan a policy that reads reflections, after SFT without negative examples."""
+    start = reflector_positive if plan.recipe.sft.policy_from == "reflector" else base
+    return _with_reflections(plan, "policy-positive", "policy", start, negatives=False)
+
+
+def _without_reflections(plan: Plan, name: str, negatives: bool) -> Artifact:
+    return stages.fine_tuned(
+        plan,
+        name,
+        start=base(plan),
+        train=teaching(plan, "train"),
+        validation=teaching(plan, "validation"),
+        player="plain",
+        negatives=negatives,
+    )
+
+
+def _with_reflections(plan: Plan, name: str, player: str, start: Model, negatives: bool) -> Artifact:
+    return stages.fine_tuned(
+        plan,
+        name,
+        start=start(plan),
+        train=reflected(plan, "train"),
+        validation=reflected(plan, "validation"),
+        player=player,
+        negatives=negatives,
+    )
+
+
+# ---- arms ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -81,38 +116,41 @@ class Arm:
 
     Attributes:
         about: one line for tables and lists.
-        policy: the model that plays, or from which RL starts: one of `MODELS`, or the base model.
-        reflector: the model that writes reflections for it; "" for none.
+        policy: plans the model that plays, or from which RL starts; None if none of ours does.
+        reflector: plans the model that writes reflections for it; None for none.
         rl: None if no online RL follows. Otherwise the arm's own settings of [rl]; {} takes the recipe's.
         player: the kind of player if no model plays.
-        speaker: function of the recipe that makes a writer of reflections in place of a reflector; "" for none.
-        guide: function of the recipe and the policy that makes a player which uses the policy's model; "" for none.
-        players: function that makes both players, if the fields above are not enough. Its arguments are the `Context`,
-            the arm's name, the seed, the models and the temperature. "" for none.
+        speaker: function of the recipe that makes a writer of reflections in place of a reflector.
+        guide: function of the recipe and the policy that makes a player which uses the policy's model.
+        players: function that makes both players, if the fields above are not enough. Its arguments are the recipe,
+            the run folder, the arm's name, the models and the temperature.
         shows: function that returns demonstrations for the base model's system prompt, as text. Its arguments are the
-            recipe, the teaching episodes, the player's role and its model. "" for none.
+            recipe, the teaching episodes, the player's role, its model and the seed.
         settings: further recipe keys on which its play depends.
         asked: name and host of the endpoint's model that plays or reflects; "" for none.
-
-    Functions are named as "module:function".
     """
 
     about: str
-    policy: str = ""
-    reflector: str = ""
+    policy: Model | None = None
+    reflector: Model | None = None
     rl: Mapping[str, Any] | None = None
     player: Literal["policy", "random", "expert", "oracle", "baseline", "endpoint"] = "policy"
-    speaker: str = ""
-    guide: str = ""
-    players: str = ""
-    shows: str = ""
+    speaker: Callable[..., Any] | None = None
+    guide: Callable[..., Any] | None = None
+    players: Callable[..., Any] | None = None
+    shows: Callable[..., str] | None = None
     settings: tuple[str, ...] = ()
     asked: str = ""
 
     @property
     def is_taught(self) -> bool:
         """True if the arm needs the teacher's episodes. Every model except the base model is trained on them."""
-        return any(name not in ("", BASE) for name in (self.policy, self.reflector)) or bool(self.shows)
+        return any(model not in (None, base) for model in (self.policy, self.reflector)) or self.shows is not None
+
+    @property
+    def plays_model(self) -> bool:
+        """True if a model of ours acts or reflects."""
+        return self.player == "policy" or self.reflector is not None
 
 
 ARMS: dict[str, Arm] = {
@@ -120,22 +158,76 @@ ARMS: dict[str, Arm] = {
     "expert": Arm("the environment's expert, who teaches", player="expert"),
     "oracle": Arm("knows what is hidden from players", player="oracle"),
     "baseline": Arm("the usual method without learning", player="baseline"),
-    "sft": Arm("both players after SFT, no RL", "policy", "reflector"),
-    "sft-no-reflection": Arm("SFT policy without a reflector, no RL", "plain"),
-    "sft-no-negatives": Arm("both players after SFT without negatives, no RL", "policy-positive", "reflector-positive"),
-    "sft-neither": Arm("SFT policy without a reflector and without negatives, no RL", "plain-positive"),
-    "rl-only": Arm("RL from the base model, no SFT, no reflector", BASE, rl={}),
-    "neither": Arm("SFT + RL without a reflector, SFT data without negatives", "plain-positive", rl={}),
-    "no-reflection": Arm("SFT + RL without a reflector", "plain", rl={}),
-    "no-negatives": Arm("SFT + RL, SFT data without negatives", "policy-positive", "reflector-positive", rl={}),
-    "reflect-rl": Arm("the full method: reflector, negatives, SFT + RL", "policy", "reflector", rl={}),
+    "sft": Arm("both players after SFT, no RL", policy, reflector),
+    "sft-no-reflection": Arm("SFT policy without a reflector, no RL", plain),
+    "sft-no-negatives": Arm("both players after SFT without negatives, no RL", policy_positive, reflector_positive),
+    "sft-neither": Arm("SFT policy without a reflector and without negatives, no RL", plain_positive),
+    "rl-only": Arm("RL from the base model, no SFT, no reflector", base, rl={}),
+    "neither": Arm("SFT + RL without a reflector, SFT data without negatives", plain_positive, rl={}),
+    "no-reflection": Arm("SFT + RL without a reflector", plain, rl={}),
+    "no-negatives": Arm("SFT + RL, SFT data without negatives", policy_positive, reflector_positive, rl={}),
+    "reflect-rl": Arm("the full method: reflector, negatives, SFT + RL", policy, reflector, rl={}),
 }
 
 
+class Players(NamedTuple):
+    """Planned models of an arm; None where it has none."""
+
+    policy: Handle | Literal["pretrained"] | None
+    reflector: Handle | Literal["pretrained"] | None
+    teaching: Handle | None = None
+
+
+def start_of(plan: Plan, arm: Arm) -> Players:
+    """Plan the models of an arm before online RL, and the teaching episodes that it shows to them."""
+    speaking = arm.reflector(plan) if arm.reflector else None
+    acting = arm.policy(plan) if arm.policy else None
+    return Players(acting, speaking, teaching(plan, "train") if arm.shows else None)
+
+
+def players_of(plan: Plan, name: str, arm: Arm) -> Players:
+    """Plan the models with which an arm plays: after online RL, if it has any."""
+    start = start_of(plan, arm)
+    if arm.rl is None:
+        return start
+    config = replace(plan.recipe.rl, **arm.rl)
+    begins_at_wins = config.reverse and (plan.is_taught or plan.recipe.teach.by == "log")
+    sections = [section for section in plan.recipe.sections.values() if hasattr(section, "rl_settings")]
+    trained = stages.learned_online(
+        plan,
+        name,
+        reflector=start.reflector,
+        policy=start.policy,
+        log=hook("log")(plan) if config.replay_log else None,
+        teaching=teaching(plan, "train") if begins_at_wins else None,
+        changes=dict(arm.rl),
+        settings=[key for section in sections for key in section.rl_settings(plan.recipe)],
+    )
+    return Players(trained, trained.given("reflector"))
+
+
+def planned_evaluation(plan: Plan, name: str, arm: Arm) -> Artifact:
+    """Plan the evaluation of an arm, with all that it needs."""
+    acting, speaking, shown = players_of(plan, name, arm)
+    return stages.evaluation(
+        plan,
+        name,
+        reflector=speaking,
+        policy=acting,
+        teaching=shown,
+        arm=arm,
+        settings=(*(PLAYED if arm.player == "policy" else ("env",)), *arm.settings),
+        extent=("eval.repeats",) if plan.recipe.eval.repeats > 1 else (),
+    )
+
+
+# ---- the tables ----------------------------------------------------------------------------------------------------
+
+
 @cache
-def brought() -> tuple[ModuleType, ...]:
-    """Return the modules with further tables that installed packages bring."""
-    return tuple(resolve("arms", name) for name in names("arms"))
+def installed_modules() -> tuple[ModuleType, ...]:
+    """Return the modules with further tables, from our methods and from installed packages."""
+    return (*method_modules(), *(resolve("arms", name) for name in names("arms")))
 
 
 def all_arms(recipe: Recipe | None = None) -> dict[str, Arm]:
@@ -143,49 +235,37 @@ def all_arms(recipe: Recipe | None = None) -> dict[str, Arm]:
 
     A recipe describes arms in [players.NAME]; a package's module returns them from `arms_of(recipe)`.
     """
-    known = ARMS | {name: arm for module in brought() for name, arm in module.ARMS.items()}
-    for module in brought() if recipe is not None else ():
-        known |= module.arms_of(recipe) if hasattr(module, "arms_of") else {}
-    return known
+    arms = ARMS | {name: arm for module in installed_modules() for name, arm in getattr(module, "ARMS", {}).items()}
+    for module in installed_modules() if recipe is not None else ():
+        arms |= module.arms_of(recipe) if hasattr(module, "arms_of") else {}
+    return arms
 
 
-def model(name: str) -> TrainedModel:
-    """Return the row with this name in the tables of models."""
-    found: TrainedModel = (MODELS | {key: row for module in brought() for key, row in module.MODELS.items()})[name]
-    return found
-
-
-def chosen(names: Iterable[str], recipe: Recipe | None = None) -> dict[str, Arm]:
+def select_arms(names: Iterable[str], recipe: Recipe | None = None) -> dict[str, Arm]:
     """Return the arms with these names, including arms that a recipe describes.
 
     Raises UserError for an unknown name.
     """
-    known = all_arms(recipe)
+    arms = all_arms(recipe)
     for name in names:
-        if name not in known:
-            raise UserError(f"unknown arm {name!r} in 'arms'{suggestion(name, known)}")
-    return {name: known[name] for name in names}
+        if name not in arms:
+            raise UserError(f"unknown arm {name!r} in 'arms'{suggestion(name, arms)}")
+    return {name: arms[name] for name in names}
 
 
-def played_model(name: str, recipe: Recipe | None = None) -> str:
-    """Return the name of the model that finally acts for an arm; "" if no model does."""
-    arm = all_arms(recipe)[name]
-    return arm.policy if arm.rl is None else f"rl-{name}"
-
-
-def planner(name: Literal["log", "teaching"]) -> Callable[..., str]:
-    """Return a package's function that adds artifacts to a plan which the core cannot make itself.
+def hook(name: Literal["log", "teaching"]) -> Callable[..., Artifact]:
+    """Return a package's function that plans artifacts which the core cannot make itself.
 
     Args:
-        name: "log" is called with a plan and adds a log of episodes; "teaching" is called with a plan and a split, and
-            adds teaching episodes by a model behind an endpoint.
+        name: "log" is called with a plan and plans a log of episodes; "teaching" is called with a plan and a split, and
+            plans teaching episodes by a model behind an endpoint.
 
     Raises:
         UserError: no installed package has such a function.
     """
-    for module in brought():
+    for module in installed_modules():
         if hasattr(module, name):
-            found: Callable[..., str] = getattr(module, name)
-            return found
+            function: Callable[..., Artifact] = getattr(module, name)
+            return function
     lacking = {"log": "rl.replay_log: no installed package writes a log of episodes"}
     raise UserError(lacking.get(name, "teach.by is 'endpoint': no installed package asks endpoints"))

@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeVar
 from reflectrl.core.config import from_dict
 from reflectrl.core.config.folders import read_regular
 from reflectrl.core.config.rules import Count, Natural, Positive
-from reflectrl.runs.artifacts import CARD
 from reflectrl.core.plugins import reason
 from reflectrl.core.types import UserError
+from reflectrl.runs.state import CARD
 
 SCHEMA = 1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
@@ -12,15 +12,15 @@ from reflectrl.core.config import Recipe
 from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.episodes import EpisodeLog, drop_half_line, read_episodes, task_key
-from reflectrl.models.load import load_model
-from reflectrl.runs.arms import chosen
-from reflectrl.runs.artifacts import Artifact
-from reflectrl.runs.folder import Context, RunFolder
-from reflectrl.runs.players import make_policy
-from reflectrl.runs.progress import Tick
+from reflectrl.core.teach import Demonstration, demonstrations
 from reflectrl.core.teach.outcomes import Tried, outcome_text, with_outcomes
 from reflectrl.core.teach.recorded import has_reflections, labelled, recorded, require_lessons
-from reflectrl.core.types import Episode, Sampling, UserError, named_seed
+from reflectrl.core.types import Episode, UserError, named_seed
+from reflectrl.learn.validation import evenly
+from reflectrl.models.players import Policy
+from reflectrl.runs.arms import select_arms
+from reflectrl.runs.folder import RunFolder
+from reflectrl.runs.progress import Tick
 
 SAMPLES = 500
 """Number of made-up reflections for training a scratch tokenizer, before real ones exist."""
@@ -52,6 +52,15 @@ def demonstrated(recipe: Recipe, env: TextEnv, seed: int, check: bool = False) -
     return parts
 
 
+def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Sequence[Demonstration | Episode]:
+    """Return the teaching episodes of a split, in order: the teacher's plans, or the recorded episodes themselves."""
+    if recipe.teach.by == "log":
+        return demonstrated(recipe, env, seed)[split]
+    tasks = env.tasks(split)
+    most = recipe.teach.tasks if split == "train" else recipe.teach.validation_tasks
+    return demonstrations(evenly(tasks, most or len(tasks)), recipe.teach, seed)
+
+
 def best_taught(recipe: Recipe) -> str:
     """Return the arm that makes the most of a recipe's demonstrations.
 
@@ -79,7 +88,7 @@ def check_log(recipe: Recipe, run: RunFolder) -> None:
     Raises:
         UserError: names the file and the line, or the arms.
     """
-    arms = {name: arm for name, arm in chosen(recipe.arms, recipe).items() if arm.is_taught}
+    arms = {name: arm for name, arm in select_arms(recipe.arms, recipe).items() if arm.is_taught}
     if recipe.teach.by != "log" or not arms:
         return
     env, paths = make(recipe.env), [Path(name) for name in recipe.teach.log]
@@ -101,33 +110,24 @@ def check_log(recipe: Recipe, run: RunFolder) -> None:
 # ---- reflections from outcomes ---------------------------------------------------------------------------------------
 
 
-def outcomes(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Builder: try actions in a split's teaching episodes, and write reflections that name the winning ones.
+def write_outcomes(recipe: Recipe, episodes: Path, policy: Policy, out: Path, seed: int, tick: Tick) -> None:
+    """Try actions in the steps of a log, and write its episodes with reflections that name the winning actions.
 
-    After each tried action, the policy without reflections plays to the end. An unfinished log is continued.
+    After each tried action, the policy plays to the end. An unfinished log is continued.
     """
-    recipe, run, seed, split = context.recipe, context.run, artifact.seed, artifact.name
-    episodes, path = list(read_episodes(run.teach(seed, split))), run.outcomes(seed, split)
-    lm = load_model(run.checkpoint(seed, "plain"), recipe.model, "policy", named_seed(seed, "plain"))
-    policy = make_policy(recipe, lm, Sampling(1.0))
-    done, count, most = finished_lines(path), recipe.teach.outcome_episodes, recipe.teach.outcome_actions
+    taught = list(read_episodes(episodes))
+    done, count, most = finished_lines(out), recipe.teach.outcome_episodes, recipe.teach.outcome_actions
     with ExitStack() as stack:
         envs = [stack.enter_context(closing(make(recipe.env))) for _ in range(recipe.eval.batch)]
-        log = stack.enter_context(EpisodeLog(path))
-        for i, episode in islice(enumerate(episodes), done, None):
+        log = stack.enter_context(EpisodeLog(out))
+        for i, episode in islice(enumerate(taught), done, None):
             policy.clear_cache()  # a continued log computes in the same batches as an undisturbed one
             log.append(with_outcomes(episode, envs, policy, count, most, named_seed(seed, "outcomes", i)))
-            tick(i + 1, len(episodes), "")
-
-
-def remaining_outcomes(context: Context, artifact: Artifact) -> bool:
-    """Tell whether a log of outcomes is incomplete."""
-    run, seed, split = context.run, artifact.seed, artifact.name
-    return finished_lines(run.outcomes(seed, split)) < finished_lines(run.teach(seed, split))
+            tick(i + 1, len(taught), "")
 
 
 def sample_outcomes(recipe: Recipe, path: Path) -> list[str]:
-    """Return reflections like those that `outcomes` will write, with made-up numbers: text for a scratch tokenizer."""
+    """Return reflections in the form of `write_outcomes`, with made-up numbers: text for a scratch tokenizer."""
 
     def sampled() -> Iterator[str]:
         count, most = recipe.teach.outcome_episodes, recipe.teach.outcome_actions

@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,22 +16,21 @@ from reflectrl.core.advice import option
 from reflectrl.core.config import Recipe
 from reflectrl.core.envs import make
 from reflectrl.core.envs.base import SPLITS, TextEnv
-from reflectrl.core.envs.pool import EnvPool
+from reflectrl.core.envs.pool import EnvPool, pool_of
 from reflectrl.core.envs.teacher import ABILITIES
 from reflectrl.core.episodes import EpisodeLog, check_disjoint, drop_half_line, read_episodes
-from reflectrl.learn.curriculum import Curriculum
-from reflectrl.learn.exploration import RewardShaping
-from reflectrl.models.labels import require_labels
-from reflectrl.runs.arms import BASE, chosen, played_model
-from reflectrl.runs.artifacts import Artifact
-from reflectrl.runs.calibration import fit_arm, temperature_of
-from reflectrl.runs.folder import OTHER_TASKS, Context, RunFolder
-from reflectrl.runs.players import Models, calibrated, load_models, seated
-from reflectrl.runs.progress import Tick
 from reflectrl.core.players import Player
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.rollout import Job, advance, rollout
 from reflectrl.core.types import Episode, Task, UserError, named_seed
+from reflectrl.learn.curriculum import Curriculum
+from reflectrl.learn.exploration import RewardShaping
+from reflectrl.models.labels import require_labels
+from reflectrl.runs.arms import Arm, select_arms
+from reflectrl.runs.artifact import Build, Source
+from reflectrl.runs.calibration import fit_arm, temperature_of
+from reflectrl.runs.folder import OTHER_TASKS, Context, RunFolder
+from reflectrl.runs.players import Models, build_players, calibrated, is_base, load_pair, name_of
 
 Timings = list[dict[str, Any]]
 Attempt = tuple[str, int]
@@ -84,23 +82,28 @@ def evaluations(recipe: Recipe, run: RunFolder, env: TextEnv, seed: int, name: s
                 yield EvaluationLog(path, split, stage, sampling, tasks, recipe.eval.repeats)
 
 
-@distributed.on_all_ranks
-def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
-    """Builder: play one arm on every split, stage and sampling. Unfinished logs are continued. Returns timings."""
-    recipe, seed, name = context.recipe, artifact.seed, artifact.name
+def evaluate_arm(
+    build: Build, arm: Arm, policy: Source | None, reflector: Source | None, teaching: Path | None
+) -> Timings:
+    """Play an arm on every split, stage and sampling. Unfinished logs are continued. Returns timings.
+
+    The arguments are those of `stages.evaluation`.
+    """
+    context, recipe, seed, name, tick = build.context, build.recipe, build.seed, build.name, build.tick
     env, timings = make(recipe.env), Timings()
-    models = load_models(recipe, context.run, seed, name)
+    models = load_pair(recipe, seed, policy, reflector, arm, teaching)
     planned = list(evaluations(recipe, context.run, env, seed, name))
-    origin = provenance(recipe, name)
-    with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
-        if recipe.eval.temperature == "fitted" and models is not None and any(log.left() for log in planned):
-            fit_arm(recipe, context.run, name, seed, seated(context, name, seed, models, 0.0), envs)
+    origin = provenance(recipe, arm, policy, reflector)
+    with pool_of(recipe) as envs:
+        if recipe.eval.temperature == "fitted" and models[0] is not None and any(log.left() for log in planned):
+            greedy = build_players(recipe, context.run.path, name, arm, models, 0.0)
+            fit_arm(recipe, context.run, name, seed, greedy, envs)
         for number, log in enumerate(planned):
             about = {"arm": name, "seed": seed, "split": log.split, "sampling": log.sampling, **origin}
             start, count, work = time.perf_counter(), 0, Work(models)
 
             def players(temperature: float, work: Work = work) -> tuple[Player, Player | None]:
-                seats = seated(context, name, seed, models, temperature)
+                seats = build_players(recipe, context.run.path, name, arm, models, temperature)
                 return work.watch(calibrated(seats, temperature_of(recipe, context.run, name, seed)))
 
             for _ in _play(recipe, log, about, envs, players):
@@ -114,10 +117,10 @@ def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
     return timings
 
 
-def remaining_tasks(context: Context, artifact: Artifact) -> bool:
+def remaining_tasks(context: Context, seed: int, name: str) -> bool:
     """Tell whether an arm still has tasks to play."""
     env = make(context.recipe.env)
-    logs = evaluations(context.recipe, context.run, env, artifact.seed, artifact.name)
+    logs = evaluations(context.recipe, context.run, env, seed, name)
     return any(log.left() for log in logs)
 
 
@@ -133,7 +136,7 @@ def check_env(recipe: Recipe) -> str:
     env, rl = make(recipe.env), recipe.rl
     check_teacher(recipe, env)
     if any(
-        arm.rl is not None for arm in chosen(recipe.arms, recipe).values()
+        arm.rl is not None for arm in select_arms(recipe.arms, recipe).values()
     ):  # these refuse what RL would fail at later
         Curriculum(env.stages, rl.curriculum, rl.updates, rl.gate)
         RewardShaping(rl, env)
@@ -155,7 +158,7 @@ def check_env(recipe: Recipe) -> str:
 
 def is_labelled(recipe: Recipe) -> bool:
     """Tell whether some arm's policy chooses actions by their labels."""
-    plays = any(arm.player == "policy" for arm in chosen(recipe.arms, recipe).values())
+    plays = any(arm.player == "policy" for arm in select_arms(recipe.arms, recipe).values())
     return plays and recipe.play.scoring == "enumeration"
 
 
@@ -184,7 +187,7 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
     """
     has, teach = set(env.teacher.abilities()), recipe.teach
     needed: dict[str, list[str]] = {ability: [] for ability in ABILITIES}
-    for name, arm in chosen(recipe.arms, recipe).items():
+    for name, arm in select_arms(recipe.arms, recipe).items():
         if arm.is_taught and teach.by == "teacher":
             needed["expert"].append(name)
         if arm.is_taught and arm.reflector and (teach.by, teach.reflections) == ("teacher", "given"):
@@ -203,14 +206,19 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
             )
 
 
-def provenance(recipe: Recipe, name: str) -> dict[str, Any]:
-    """Return the provenance of an arm's episodes: base model, trained players, endpoint, and package versions."""
-    arm, played = chosen([name], recipe)[name], played_model(name, recipe)
+def provenance(recipe: Recipe, arm: Arm, policy: Source | None, reflector: Source | None) -> dict[str, Any]:
+    """Return the provenance of an arm's episodes: base model, trained players, endpoint, and package versions.
+
+    Args:
+        policy: the policy with which the arm plays.
+        reflector: its reflector.
+    """
     model = recipe.model.source_of("policy") if arm.player == "policy" else None
     versions = {package: version(package) for package in ("reflectrl", "torch", "transformers")}
-    policy = None if played in ("", BASE) else played
+    acting = None if policy is None or is_base(policy) else name_of(policy)
+    speaking = None if reflector is None else name_of(reflector)
     asked = {"endpoint": arm.asked} if arm.asked else {}
-    return {"model": model, "policy": policy, "reflector": arm.reflector or None, **asked, "versions": versions}
+    return {"model": model, "policy": acting, "reflector": speaking, **asked, "versions": versions}
 
 
 def _play(
@@ -249,8 +257,8 @@ def _job(task: Task, number: int, log: EvaluationLog, about: dict[str, Any]) -> 
 class Work:
     """Counts what the models of an arm compute from now on, and how much their caches save."""
 
-    def __init__(self, models: Models | None) -> None:
-        self.models = dict(zip(("policy", "reflector"), models or (), strict=False))
+    def __init__(self, models: Models) -> None:
+        self.models = dict(zip(("policy", "reflector"), models, strict=True))
         self.before = {role: lm.counters.copy() for role, lm in self.models.items() if lm is not None}
         self.players: dict[str, list[Any]] = {"policy": [], "reflector": []}
 

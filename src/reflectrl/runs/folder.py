@@ -13,12 +13,12 @@ from reflectrl.core.advice import option
 from reflectrl.core.config import Recipe, read_recipe, to_toml
 from reflectrl.core.config.folders import locked, no_link, refuse_links
 from reflectrl.core.config.trust import needing_trust, remember
-from reflectrl.learn.checkpoint import recover, write_text
-from reflectrl.models.cards import CARD
-from reflectrl.runs.artifacts import Graph, State, refuse_other_settings
-from reflectrl.runs.precision import decide, decided
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
+from reflectrl.learn.checkpoint import recover, write_text
+from reflectrl.runs.artifact import Graph
+from reflectrl.runs.precision import decide, decided
+from reflectrl.runs.state import State, refuse_other_settings
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,8 @@ class RunFolder:
     def teach(self, seed: int, split: str) -> Path:
         return self.path / "episodes" / f"teach-seed{seed}-{split}.jsonl"
 
-    def random_play(self, seed: int) -> Path:
-        """Episodes of random play, in runs without a teacher."""
-        return self.path / "episodes" / f"random-seed{seed}.jsonl"
-
-    def outcomes(self, seed: int, split: str) -> Path:
-        """Teaching episodes whose reflections name the winning actions."""
-        return self.path / "episodes" / f"outcomes-seed{seed}-{split}.jsonl"
-
     def evaluation(self, arm: str, seed: int, split: str, stage: str, sampling: str) -> Path:
         return self.path / "episodes" / f"eval-{arm}-seed{seed}-{split}-{stage}-{sampling}.jsonl"
-
-    def log(self, seed: int) -> Path:
-        """Log of episodes that offline learning writes and learns from."""
-        return self.path / "episodes" / f"offline-seed{seed}.jsonl"
 
     def checkpoint(self, seed: int, name: str) -> Path:
         return self.path / "checkpoints" / f"seed{seed}" / name
@@ -55,10 +43,6 @@ class RunFolder:
     def metrics(self, seed: int, name: str) -> Path:
         """Metrics of a single training; `metrics.jsonl` has the metrics of all trainings."""
         return self.path / "metrics" / f"seed{seed}-{name}.jsonl"
-
-    def is_trained(self, seed: int, name: str) -> bool:
-        recover(self.checkpoint(seed, name))
-        return (self.checkpoint(seed, name) / CARD).is_file()
 
     @property
     def timings(self) -> Path:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from reflectrl.core.players.base import Player
 from reflectrl.models.light import LightPolicy, LightReflector, load_light
-from reflectrl.runs.artifacts import POLICY, REFLECTOR
 from reflectrl.runs.card import Card, PlaySettings
+from reflectrl.runs.state import POLICY, REFLECTOR
 
 SCORED = ("trie", "options", "enumeration")
 """Methods of scoring that need no torch."""

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 from reflectrl.core import distributed
 from reflectrl.core.digests import seal, unseal
 from reflectrl.core.episodes import drop_half_line
+from reflectrl.core.plugins import names, resolve
 from reflectrl.learn.checkpoint import BEGINS_ANEW, drop_state, load_meta, write_text
 from reflectrl.learn.trainer import Verdict
 from reflectrl.runs.folder import Context, RunFolder
-from reflectrl.core.plugins import names, resolve
 
 LOG = logging.getLogger(__name__)
 NOTED = ".sha256"

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from reflectrl.core.config import Recipe, read_recipe
 from reflectrl.core.config.trust import REMOTE_CODE, needing_trust, require
 from reflectrl.core.envs import make
-from reflectrl.models.adapters import backbone_of, is_adapter
-from reflectrl.models.lm import LanguageModel
-from reflectrl.models.load import load_model, second_player
-from reflectrl.models.sources import find_model
-from reflectrl.runs.arms import BASE, Arm, chosen, played_model
-from reflectrl.runs.artifacts import CARD, POLICY, REFLECTOR
-from reflectrl.runs.calibration import temperature_of
-from reflectrl.runs.card import Card, read_card
-from reflectrl.runs.folder import Context, RunFolder
-from reflectrl.runs.precision import in_run
-from reflectrl.runs.workers import function
 from reflectrl.core.players import Player
-from reflectrl.models.players import Policy, Reflector
 from reflectrl.core.players.simple import UNLEARNED
 from reflectrl.core.prompts.chat import Role, chat_of, system_prompt
 from reflectrl.core.types import Sampling, UserError, named_seed
+from reflectrl.learn.checkpoint import recover
+from reflectrl.models.adapters import backbone_of, is_adapter
+from reflectrl.models.cards import CARD as TRAINED
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.load import load_model, second_player
+from reflectrl.models.players import Policy, Reflector
+from reflectrl.models.sources import find_model
+from reflectrl.runs.arms import Arm, base, players_of, select_arms, start_of
+from reflectrl.runs.artifact import PRETRAINED, Handle, Plan, Source
+from reflectrl.runs.calibration import temperature_of
+from reflectrl.runs.card import Card, read_card
+from reflectrl.runs.folder import RunFolder
+from reflectrl.runs.precision import in_run
+from reflectrl.runs.state import CARD, POLICY, REFLECTOR
 
-Models = tuple[LanguageModel, LanguageModel | None]
-"""Policy and reflector."""
+BASE = "base"
+"""Name of an untrained model in the provenance of episodes."""
+Models = tuple[LanguageModel | None, LanguageModel | None]
+"""Policy and reflector; None where no model of ours acts or reflects."""
 
 
 def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tuple[Player, Player | None]:
@@ -44,30 +49,28 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
     if not path.is_file():
         raise UserError(f"{folder} is no run folder (it has no recipe.toml)")
     recipe = read_recipe(path)
-    row = chosen([arm], recipe)[arm]
-    base = [
-        role for role, name in (("policy", played_model(arm, recipe)), ("reflector", row.reflector)) if name == BASE
-    ]
-    told = any(recipe.model.source_of(role) != "scratch" for role in base)  # by the environment's class
-    wanted = (REMOTE_CODE, "env.name") if told else (REMOTE_CODE,)
+    row = select_arms([arm], recipe)[arm]
+    untrained = [role for role, model in (("policy", row.policy), ("reflector", row.reflector)) if model is base]
+    untrained = [role for role in untrained if role == "reflector" or row.rl is None]
+    # The system prompt of a pretrained model contains the environment's instructions, so its class is imported.
+    instructed = any(recipe.model.source_of(role) != "scratch" for role in untrained)
+    wanted = (REMOTE_CODE, "env.name") if instructed else (REMOTE_CODE,)
     needed = {
         key: one
         for key, one in needing_trust(recipe.plain()).items()
         if key in wanted or (row.players and one.kind in ("address", "secret"))
     }
     require(path, needed, trust, typed=False)
-    run = RunFolder(folder)
     if (folder / CARD).exists():
         card: Card = read_card(folder)
         recipe = as_described(recipe, card)
         if arm not in recipe.arms:
             raise UserError(f"{folder} is an agent of the arm {recipe.arms[0]!r}, not {arm!r}")
-        return calibrated(players_of(recipe, row, exported_models(recipe, folder), 0.0), card.play.calibration)
+        return calibrated(combined(recipe, row, exported_models(recipe, folder), 0.0), card.play.calibration)
     recipe = replace(recipe, model=in_run(recipe.model, folder))
     trained_seed = seed if seed in recipe.seeds else recipe.seeds[0]
-    models = load_models(recipe, run, trained_seed, arm)
-    temperature = temperature_of(recipe, run, arm, trained_seed)
-    return calibrated(seated(Context(recipe, run), arm, trained_seed, models, 0.0), temperature)
+    players = build_players(recipe, folder, arm, row, load_models(recipe, folder, trained_seed, arm), 0.0)
+    return calibrated(players, temperature_of(recipe, RunFolder(folder), arm, trained_seed))
 
 
 def calibrated(players: tuple[Player, Player | None], temperature: float) -> tuple[Player, Player | None]:
@@ -89,15 +92,19 @@ def as_described(recipe: Recipe, card: Card) -> Recipe:
     return replace(recipe, arms=arms, play=play, model=replace(recipe.model, context=card.play.context))
 
 
-def seated(
-    context: Context, name: str, seed: int, models: Models | None, temperature: float
+def build_players(
+    recipe: Recipe, folder: Path, name: str, arm: Arm, models: Models, temperature: float
 ) -> tuple[Player, Player | None]:
-    """Return the players of an arm of a run, with empty caches."""
-    arm = chosen([name], context.recipe)[name]
-    if arm.players:
-        found: tuple[Player, Player | None] = function(arm.players)(context, name, seed, models, temperature)
-        return found
-    return players_of(context.recipe, arm, models, temperature)
+    """Return the players of an arm of a run, with empty caches.
+
+    Args:
+        folder: the run folder, for the answers of models behind endpoints.
+        name: name of the arm.
+    """
+    if arm.players is not None:
+        players: tuple[Player, Player | None] = arm.players(recipe, folder, name, models, temperature)
+        return players
+    return combined(recipe, arm, models, temperature)
 
 
 def exported_models(recipe: Recipe, folder: Path) -> Models:
@@ -110,21 +117,52 @@ def exported_models(recipe: Recipe, folder: Path) -> Models:
     )
 
 
-def load_models(recipe: Recipe, run: RunFolder, seed: int, name: str) -> Models | None:
-    """Load the policy's and the reflector's model of an arm; None if the arm needs no model."""
-    arm = chosen([name], recipe)[name]
-    return load_pair(recipe, run, seed, arm, played_model(name, recipe)) if arm.player == "policy" else None
+def load_models(recipe: Recipe, folder: Path, seed: int, name: str, before_rl: bool = False) -> Models:
+    """Load the policy's and the reflector's model of an arm from a run folder.
+
+    Args:
+        before_rl: load the models from which online RL starts.
+
+    Raises:
+        UserError: one of them is not trained yet.
+    """
+    policy, reflector, teaching = planned_models(recipe, folder, seed, name, before_rl)
+    for source in (policy, reflector):
+        if isinstance(source, Path) and not source.exists():
+            raise UserError(f"{source} is not trained yet; run the recipe first")
+    return load_pair(recipe, seed, policy, reflector, select_arms([name], recipe)[name], teaching)
 
 
-def players_of(recipe: Recipe, arm: Arm, models: Models | None, temperature: float) -> tuple[Player, Player | None]:
+def planned_models(
+    recipe: Recipe, folder: Path, seed: int, name: str, before_rl: bool = False
+) -> tuple[Source | None, Source | None, Path | None]:
+    """Return the places of an arm's policy, of its reflector, and of the teaching episodes that it shows to them.
+
+    They need not exist yet.
+    """
+    arm = select_arms([name], recipe)[name]
+    plan = Plan(recipe, seed, is_taught=arm.is_taught)
+    planned = start_of(plan, arm) if before_rl else players_of(plan, name, arm)
+    policy, reflector = (_in_folder(folder, handle) for handle in (planned.policy, planned.reflector))
+    return policy, reflector, folder / planned.teaching.path if planned.teaching else None
+
+
+def _in_folder(folder: Path, handle: Handle | Literal["pretrained"] | None) -> Source | None:
+    if handle is None or isinstance(handle, str):
+        return handle
+    recover(folder / handle.path)
+    return folder / handle.path
+
+
+def combined(recipe: Recipe, arm: Arm, models: Models, temperature: float) -> tuple[Player, Player | None]:
     """Return the players of an arm, given its models, with empty caches."""
-    if models is None:
+    if models[0] is None:
         return UNLEARNED[arm.player](), None
     policy = make_policy(recipe, models[0], Sampling(temperature))
-    if arm.guide:
-        policy = function(arm.guide)(recipe, policy)
-    if arm.speaker:
-        speaker: Player = function(arm.speaker)(recipe)
+    if arm.guide is not None:
+        policy = arm.guide(recipe, policy)
+    if arm.speaker is not None:
+        speaker: Player = arm.speaker(recipe)
         return policy, speaker
     return policy, None if models[1] is None else make_reflector(recipe, models[1])
 
@@ -144,32 +182,39 @@ def make_reflector(recipe: Recipe, lm: LanguageModel) -> Reflector:
     )
 
 
-def load_pair(recipe: Recipe, run: RunFolder, seed: int, arm: Arm, policy: str) -> Models:
-    """Load a policy, by the name of its model, and the reflector of an arm: two models, or two adapters on one.
+def load_pair(
+    recipe: Recipe,
+    seed: int,
+    policy: Source | None,
+    reflector: Source | None,
+    arm: Arm | None = None,
+    teaching: Path | None = None,
+) -> Models:
+    """Load a policy and a reflector: two models, or two adapters on one.
 
-    Raises:
-        UserError: one of them is not trained yet.
+    Args:
+        arm: its demonstrations are shown to untrained models.
+        teaching: the teaching episodes, from which those are taken.
     """
-    for name in (policy, arm.reflector):
-        if name not in ("", BASE) and not run.is_trained(seed, name):
-            raise UserError(f"{run.checkpoint(seed, name)} is not trained yet; run the recipe first")
 
-    def place(name: str, role: Role) -> str | Path:
-        return base_source(recipe, run, seed, role) if name == BASE else run.checkpoint(seed, name)
+    def loaded(lm: LanguageModel, source: Source, role: Role) -> LanguageModel:
+        return instructed(recipe, lm, role, arm, teaching, seed) if is_base(source) else lm
 
-    def told(lm: LanguageModel, name: str, role: Role) -> LanguageModel:
-        return instructed(recipe, lm, role, arm, run.teach(seed, "train"), seed) if name == BASE else lm
-
-    policy_lm = load_model(place(policy, "policy"), recipe.model, "policy", named_seed(seed, "policy"))
-    if not arm.reflector:
-        return told(policy_lm, policy, "policy"), None
-    source = place(arm.reflector, "reflector")
-    if policy_lm.adapter is not None and (len(recipe.model.sources) == 1 or backbone_of(source) == policy_lm.base):
-        fresh = arm.reflector == BASE and not is_adapter(source)
+    policy_lm = None
+    if policy is not None:
+        named = model_source(recipe, policy, "policy")
+        policy_lm = load_model(named, recipe.model, "policy", named_seed(seed, "policy"))
+    if reflector is None:
+        return (policy_lm and loaded(policy_lm, policy or PRETRAINED, "policy")), None
+    source = model_source(recipe, reflector, "reflector")
+    adapts = policy_lm is not None and policy_lm.adapter is not None
+    if policy_lm is not None and adapts and (len(recipe.model.sources) == 1 or backbone_of(source) == policy_lm.base):
+        fresh = is_base(reflector) and not is_adapter(source)
         reflector_lm = second_player(policy_lm, "reflector", None if fresh else Path(source), recipe.model.chat)
     else:
         reflector_lm = load_model(source, recipe.model, "reflector")
-    return told(policy_lm, policy, "policy"), told(reflector_lm, arm.reflector, "reflector")
+    reflector_lm = loaded(reflector_lm, reflector, "reflector")
+    return (policy_lm and loaded(policy_lm, policy or PRETRAINED, "policy")), reflector_lm
 
 
 def instructed(
@@ -177,7 +222,7 @@ def instructed(
     lm: LanguageModel,
     role: Role,
     arm: Arm | None = None,
-    episodes: Path | None = None,
+    teaching: Path | None = None,
     seed: int = 0,
 ) -> LanguageModel:
     """Return the base model with a role's system prompt: the environment's instructions, and an arm's demonstrations if
@@ -186,23 +231,39 @@ def instructed(
     A model without a chat template is returned as it is.
 
     Args:
-        episodes: the teaching episodes, of which the arm may show some.
+        teaching: the teaching episodes, of which the arm may show some.
         seed: decides which.
 
     Raises:
         UserError: the arm shows something, and there is no chat in which to do so.
     """
+    shows = arm.shows if arm is not None else None
     if lm.chat is None:
-        if arm is not None and arm.shows:
+        if arm is not None and shows is not None:
             raise UserError(f"model {lm.base!r} has no chat template in which to show demonstrations ({arm.about})")
         return lm
-    shown = function(arm.shows)(recipe, episodes, role, lm, seed) if arm is not None and arm.shows else ""
+    shown = shows(recipe, teaching, role, lm, seed) if shows is not None else ""
     rules = system_prompt(make(recipe.env).instructions, role, shown, recipe.play.scoring == "enumeration")
     return replace(lm, chat=chat_of(lm.tokenizer, rules, lm.base))
 
 
-def base_source(recipe: Recipe, run: RunFolder, seed: int, role: Role) -> str:
-    """Return the model from which a player starts: a folder or a name. Adapters store it, so they get the full path."""
-    source = find_model(recipe.model.source_of(role))
-    folder = run.checkpoint(seed, BASE) if source == "scratch" else Path(source)
-    return str(folder.resolve() if recipe.model.lora_rank else folder) if folder.is_dir() else source
+def is_base(source: Source) -> bool:
+    """Tell whether a model was not trained in its run: the pretrained one, or one from scratch, without a card."""
+    return source == PRETRAINED or not (Path(source) / TRAINED).is_file()
+
+
+def name_of(source: Source) -> str:
+    """Return the name of a model in the provenance of episodes."""
+    return BASE if source == PRETRAINED else Path(source).name
+
+
+def model_source(recipe: Recipe, source: Source, role: Role) -> str | Path:
+    """Return the name or folder from which a player is loaded.
+
+    Adapters store the place of their backbone, so it is a full path.
+    """
+    if not is_base(source):
+        return source
+    named = find_model(recipe.model.source_of(role))
+    folder = Path(source) if named == "scratch" else Path(named)
+    return str(folder.resolve() if recipe.model.lora_rank else folder) if folder.is_dir() else named

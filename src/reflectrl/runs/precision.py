@@ -12,7 +12,8 @@ from typing import Any
 
 from reflectrl.core.config import ModelConfig, Recipe
 from reflectrl.models.processor import processor
-from reflectrl.runs.artifacts import Graph, State
+from reflectrl.runs.artifact import Graph
+from reflectrl.runs.state import State
 
 KEYS = ("mixed_precision", "mixed_play")
 

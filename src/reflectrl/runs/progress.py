@@ -20,6 +20,10 @@ QUIET_SECONDS = 15.0
 """Shortest time (s) between two plain lines about an artifact."""
 
 
+def silently(done: int, total: int, note: str) -> None:
+    """Show nothing."""
+
+
 class Board:
     """One progress bar per artifact that is being made. `tick` may be called as often as you like."""
 

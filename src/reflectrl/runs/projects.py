@@ -13,9 +13,9 @@ from typing import Any
 
 from reflectrl.core.advice import option
 from reflectrl.core.config import Recipe, Word, load_recipe, parse_overrides, read_recipe
-from reflectrl.runs.arms import chosen
 from reflectrl.core.plugins import announced, suggestion
 from reflectrl.core.types import UserError
+from reflectrl.runs.arms import select_arms
 
 RECIPE = "recipe.toml"
 
@@ -100,14 +100,14 @@ def with_learner(recipe: Recipe, named: Collection[str]) -> tuple[Recipe, str]:
     Returns:
         The recipe, and a note on what was changed or would help ("" for none).
     """
-    if recipe.teach.by != "log" or any(arm.is_taught for arm in chosen(recipe.arms, recipe).values()):
+    if recipe.teach.by != "log" or any(arm.is_taught for arm in select_arms(recipe.arms, recipe).values()):
         return recipe, ""
     log = ", ".join(recipe.teach.log)
     if "arms" in named:
         return recipe, f"{', '.join(recipe.arms)}: nothing learns from {log}; {option('arms', ['no-reflection'])} would"
     from reflectrl.runs.demonstrations import best_taught  # slow to import
 
-    kept = [name for name, arm in chosen(recipe.arms, recipe).items() if not arm.policy]
+    kept = [name for name, arm in select_arms(recipe.arms, recipe).items() if not arm.policy]
     arms, name = (*kept, best_taught(recipe)), recipe.name if "name" in named else f"{recipe.name}-shown"
     changed: Mapping[str, Any] = {"arms": arms, "name": name}
     told = " ".join(option(key, value) for key, value in changed.items())

@@ -25,13 +25,13 @@ import torch.distributed as dist
 
 from reflectrl.core.config import Recipe
 from reflectrl.core.distributed import PATIENCE, LostRank, Team, launched, together
-from reflectrl.runs.artifacts import Artifact, Graph
-from reflectrl.runs.folder import Context, RunFolder
-from reflectrl.runs.progress import Tick
-from reflectrl.runs.workers import Timings, function, make
 from reflectrl.core.plugins import one_line
 from reflectrl.core.terminal import printable_line
 from reflectrl.core.types import UserError
+from reflectrl.runs.artifact import Artifact, Graph
+from reflectrl.runs.folder import Context, RunFolder
+from reflectrl.runs.progress import Tick, silently
+from reflectrl.runs.workers import Timings, make
 
 ARRIVAL = 900.0
 """Seconds within which all ranks have to join. Machines of a cluster start at different moments."""
@@ -93,7 +93,7 @@ class Ranks:
 
     def make(self, context: Context, artifact: Artifact, tick: Tick) -> Timings:
         """Make an artifact, with all ranks together if its builder supports that. Called by the first rank."""
-        if not is_shared(artifact):
+        if not artifact.maker.shared:
             return make(context, artifact, tick)
         self._say(artifact.key)
         with together(self.team):
@@ -113,7 +113,7 @@ class Ranks:
             (Path(scratch) / "episodes").mkdir()
             while key := self._heard():
                 with together(self.team):
-                    make(context, graph[key], _silently)
+                    make(context, graph[key], silently)
 
     def _say(self, what: str) -> None:
         self.store.set(f"next {self._made}", what)
@@ -191,11 +191,6 @@ class Ranks:
                 dist.destroy_process_group()
 
 
-def is_shared(artifact: Artifact) -> bool:
-    """Tell whether all ranks make an artifact together."""
-    return getattr(function(artifact.build), "on_all_ranks", False)
-
-
 @contextmanager
 def joined(recipe: Recipe) -> Iterator[Ranks | None]:
     """Yield the ranks of this launch, until the block ends on all of them; None if the process was started alone.
@@ -221,7 +216,3 @@ def _lost() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise LostRank("the first process of this run ended; the same command goes on") from error
-
-
-def _silently(done: int, total: int, note: str) -> None:
-    """Show nothing: the first rank shows the progress."""

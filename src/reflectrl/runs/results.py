@@ -26,30 +26,24 @@ from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.episodes import read_episodes
 from reflectrl.core.evaluation import Row, rows_of, summarise
 from reflectrl.core.git import Commits, is_clone
-from reflectrl.learn.checkpoint import write_text
-from reflectrl.runs.arms import Arm, chosen
-from reflectrl.runs.artifacts import Artifact
-from reflectrl.runs.calibration import row_of_decisions
-from reflectrl.runs.evaluation import attempt_of, evaluations
-from reflectrl.runs.folder import Context, RunFolder
-from reflectrl.runs.progress import Tick
-from reflectrl.runs.report import write_report
-from reflectrl.runs.report.data import CALIBRATION, is_share
 from reflectrl.core.terminal import printable_line
 from reflectrl.core.types import Episode, Step, UserError
+from reflectrl.learn.checkpoint import write_text
+from reflectrl.runs.arms import Arm, select_arms
+from reflectrl.runs.calibration import row_of_decisions
+from reflectrl.runs.evaluation import attempt_of, evaluations
+from reflectrl.runs.folder import RunFolder
+from reflectrl.runs.report.data import CALIBRATION, is_share
 
 ORIGIN = ("commit", "hardware")
 """Keys that tell where results were made. If the same results come out again, these keys are left as they are."""
 
 
-def results(context: Context, artifact: Artifact, tick: Tick) -> list[dict[str, Any]]:
-    """Builder: write `results.json`, unless the file has the same content already.
-
-    Returns the time, for `timings.jsonl`.
-    """
-    recipe, path = context.recipe, context.run.path / "results.json"
+def write_results(recipe: Recipe, run: RunFolder) -> list[dict[str, Any]]:
+    """Write `results.json`, unless the file has the same content already. Returns the time, for `timings.jsonl`."""
+    path = run.path / "results.json"
     env = make(recipe.env)
-    rows = list(_rows(recipe, context.run, env))
+    rows = list(_rows(recipe, run, env))
     found = {
         "recipe": recipe.name,
         "commit": commit(),
@@ -65,15 +59,10 @@ def results(context: Context, artifact: Artifact, tick: Tick) -> list[dict[str, 
     return [{"finished": datetime.now(UTC).isoformat(timespec="seconds")}]
 
 
-def report(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Builder: write `report.html`."""
-    write_report(context.run.path)
-
-
 def _rows(recipe: Recipe, run: RunFolder, env: TextEnv) -> Iterator[Row]:
     """Yield the rows of every arm and seed. A milestone gets a row only if its stage is not played separately."""
     for name in recipe.arms:
-        learned = chosen([name], recipe)[name].player == "policy"
+        learned = select_arms([name], recipe)[name].player == "policy"
         for seed in recipe.seeds:
             for log in evaluations(recipe, run, env, seed, name):
                 played = {attempt_of(episode): episode for episode in read_episodes(log.path)}

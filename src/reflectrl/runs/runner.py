@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core.config import Recipe
+from reflectrl.core.terminal import console
 from reflectrl.learn.checkpoint import drop_state
 from reflectrl.runs import metrics
-from reflectrl.runs.artifacts import STAGES, Artifact, Graph, State
+from reflectrl.runs.artifact import STAGES, Artifact, Build, Graph
 from reflectrl.runs.folder import Context, RunFolder, alone, claim, unusable
-from reflectrl.runs.graph import pipeline_of
-from reflectrl.runs.progress import Board
+from reflectrl.runs.graph import kind_of, planned
+from reflectrl.runs.progress import Board, silently
 from reflectrl.runs.ranks import joined
-from reflectrl.runs.workers import Workers, function, silence
-from reflectrl.core.terminal import console
+from reflectrl.runs.state import State
+from reflectrl.runs.workers import Workers, silence
 
 
 def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
@@ -26,9 +27,9 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
         UserError: the folder belongs to another training, or some input of the user's is wrong.
     """
     with joined(recipe) as ranks:
-        pipeline = pipeline_of(recipe)
-        graph = pipeline.graph(recipe)
-        context = pipeline.begin(recipe, RunFolder(folder))
+        kind = kind_of(recipe)
+        graph = planned(recipe)
+        context = kind.begin(recipe, RunFolder(folder))
         silence()
         if ranks is not None and ranks.team.rank > 0:
             ranks.follow(context, graph)
@@ -44,7 +45,7 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
                     for stage in STAGES[: STAGES.index(until) + 1]:
                         run.through(stage)
                 if until == STAGES[-1]:
-                    pipeline.show(context)
+                    kind.show(context)
                     console(120).print(f"\nreport: {folder / 'report.html'}", soft_wrap=True)
         except OSError as error:
             raise unusable(folder, error) from error
@@ -78,24 +79,24 @@ class _Run:
         for artifact in self._of(stage):
             if artifact.always:
                 tick = partial(self.workers.board.tick, artifact.key)
-                self.workers.note_timings(function(artifact.build)(self.context, artifact, tick) or [])
+                self.workers.note_timings(Build(self.context, artifact, tick)() or [])
         self._note_complete(stage)
 
     def missing(self, stage: str) -> list[Artifact]:
         """Return the artifacts of a stage that are not complete."""
-        folder, found = self.context.run.path, []
-        for one in [one for one in self._of(stage) if not one.always]:
-            if not one.exists(folder) or (one.remaining and function(one.remaining)(self.context, one)):
-                found.append(one)
-            elif one.training:
-                drop_state(folder / one.training)  # a kill may have come just before this
-        return found
+        folder, missing = self.context.run.path, []
+        for artifact in [one for one in self._of(stage) if not one.always]:
+            if not artifact.exists(folder) or Build(self.context, artifact, silently).is_unfinished():
+                missing.append(artifact)
+            elif artifact.training:
+                drop_state(folder / artifact.training)  # a kill may have come just before this
+        return missing
 
     def _of(self, stage: str) -> list[Artifact]:
         return [artifact for artifact in self.graph.values() if artifact.stage == stage]
 
     def _begin(self, artifact: Artifact) -> None:
-        self.state.begin(self.graph, artifact.key, self.settings)
+        self.state.begin(artifact, self.settings)
         self.state.write()
 
     def _finish(self, artifact: Artifact) -> None:
@@ -109,7 +110,7 @@ class _Run:
         for stage in self.state.complete:
             for artifact in self._of(stage):
                 if not artifact.always:
-                    self.state.begin(self.graph, artifact.key, self.settings)
+                    self.state.begin(artifact, self.settings)
                     self.state.finish(artifact, self.settings)
         if before != (self.state.complete, self.state.made):
             self.state.write()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from reflectrl.core.config import Recipe
 from reflectrl.core.envs import make
-from reflectrl.models.checking import require_usable
 from reflectrl.core.plugins import brought
 from reflectrl.core.prompts.chat import system_prompt
+from reflectrl.models.checking import require_usable
 
 
 def check_models(recipe: Recipe) -> None:

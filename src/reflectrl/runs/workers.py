@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import multiprocessing
 import os
@@ -21,14 +20,14 @@ import transformers
 
 from reflectrl.core.config import Recipe
 from reflectrl.core.envs.workers import deaf_children, portable
+from reflectrl.core.plugins import one_line, resolve_engine
+from reflectrl.core.types import UserError, named_seed
 from reflectrl.learn.checkpoint import keeping
 from reflectrl.models.memory import out_of_memory_told
-from reflectrl.runs.artifacts import Artifact
+from reflectrl.runs.artifact import Artifact, Build
 from reflectrl.runs.folder import Context
 from reflectrl.runs.metrics import listening
 from reflectrl.runs.progress import Board, Tick
-from reflectrl.core.plugins import one_line, resolve_engine
-from reflectrl.core.types import UserError, named_seed
 
 if TYPE_CHECKING:
     from reflectrl.runs.ranks import Ranks
@@ -83,7 +82,8 @@ class Workers:
         futures: dict[Future[Timings], Artifact] = {}
         while waiting or futures:
             unmade = {artifact.key for artifact in (*waiting, *futures.values())}
-            for artifact in [one for one in waiting if unmade.isdisjoint(one.inputs)]:
+            ready = [one for one in waiting if unmade.isdisjoint(needed.key for needed in one.needs)]
+            for artifact in ready:
                 begin(artifact)
                 futures[engine.submit(self.context, artifact)] = artifact
                 waiting.remove(artifact)
@@ -162,16 +162,10 @@ def make(context: Context, artifact: Artifact, tick: Tick) -> Timings:
     torch.manual_seed(named_seed(artifact.seed, artifact.kind, artifact.name))
     start = time.perf_counter()
     with listening(context), keeping(context.recipe.keep_states), out_of_memory_told():
-        timings = function(artifact.build)(context, artifact, tick)
+        timings = Build(context, artifact, tick)()
     seconds = round(time.perf_counter() - start, 2)
     about = {"stage": artifact.kind, "artifact": artifact.name, "seed": artifact.seed}
     return [*(timings or ()), {**about, "seconds": seconds}]
-
-
-def function(path: str) -> Any:
-    """Import the function with the name "module:function"."""
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 _news: Any = None
@@ -180,7 +174,9 @@ _news: Any = None
 
 def _make_in_child(context: Context, artifact: Artifact) -> Timings:
     try:
-        function("reflectrl.runs.evaluation:require_same_tasks")(context.recipe, context.tasks)
+        from reflectrl.runs.evaluation import require_same_tasks
+
+        require_same_tasks(context.recipe, context.tasks)
         return make(context, artifact, seldom(partial(_tell, artifact.key)))
     except BaseException as error:  # one that the parent cannot read would look like a process that was killed
         raise portable(error) from None

@@ -20,7 +20,7 @@ from reflectrl.core.types import Episode, Observation, Step, Task, Turn, UserErr
 from reflectrl.methods.distill.config import DistillConfig
 from reflectrl.methods.distill.learn import Target, distillation_loss, targets, train_distilled
 from reflectrl.models.players import Policy
-from reflectrl.runs.graph import EnvironmentPipeline
+from reflectrl.runs.graph import planned
 
 Like = Callable[..., Any]
 SMALL = (
@@ -73,7 +73,7 @@ def test_the_policy_comes_to_choose_as_it_is_shown(learned: Path, shuffled: bool
 
 
 def test_the_full_methods_pair_is_made_where_no_arm_asks_for_it(like: Like) -> None:
-    alone, beside = (EnvironmentPipeline.graph(like(f"arms={arms}")) for arms in ("distilled", "reflect-rl,distilled"))
+    alone, beside = (planned(like(f"arms={arms}")) for arms in ("distilled", "reflect-rl,distilled"))
     assert alone["distill distilled (seed 0)"].inputs == beside["distill distilled (seed 0)"].inputs
     assert alone["rl reflect-rl (seed 0)"] == beside["rl reflect-rl (seed 0)"]
     assert not [key for key in alone if key.startswith("eval reflect-rl")]
@@ -84,7 +84,7 @@ def test_two_adapters_on_one_backbone(like: Like, tmp_path: Path, learned: Path)
     pipeline.run(like(*SMALL, source, "model.lora_rank=2"), tmp_path / "run")
     assert reflectrl.load_agent(tmp_path / "run", "distilled-sft").player.lm.adapter == "policy"  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="lora_rank above 0 it must be 'policy'"):
-        EnvironmentPipeline.graph(like(*SMALL, source, "model.lora_rank=2", "distill.start=reflector"))
+        planned(like(*SMALL, source, "model.lora_rank=2", "distill.start=reflector"))
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(
@@ -146,4 +146,4 @@ def test_the_loss_is_the_divergence_over_listed_actions() -> None:
 )
 def test_what_cannot_be_is_refused_by_its_key(like: Like, key: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        EnvironmentPipeline.graph(like(*SMALL, key))
+        planned(like(*SMALL, key))

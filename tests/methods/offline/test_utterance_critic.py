@@ -33,7 +33,7 @@ Walk = Sequence[tuple[int, int, float]]
 
 SIZE, TASKS = 4, 4
 HAND = OfflineConfig(
-    gamma=0.8, expectile=0.75, polyak=0.1, critic_steps=400, critic_lr=3e-3, critic_batch=64, held_out=0.25
+    gamma=0.8, expectile=0.75, target_rate=0.1, critic_steps=400, critic_lr=3e-3, critic_batch=64, held_out=0.25
 )
 
 

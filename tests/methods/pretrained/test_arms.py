@@ -14,9 +14,8 @@ from reflectrl.core.types import UserError
 from reflectrl.methods.pretrained.shots import steps
 from reflectrl.models.backend import Scoring
 from reflectrl.models.load import load_model
-from reflectrl.runs.arms import chosen
 from reflectrl.runs.folder import RunFolder
-from reflectrl.runs.players import load_pair, load_players, make_policy
+from reflectrl.runs.players import load_models, load_players, make_policy
 from reflectrl.runs.runner import run_recipe
 from tests.methods.pretrained.conftest import Maker
 
@@ -55,8 +54,7 @@ def test_zero_shot_is_told_the_rules_and_few_shot_sees_steps_as_well(ran: tuple[
     run = RunFolder(folder)
     taught = [step for episode in read_episodes(run.teach(0, "train")) for step in episode.steps]
     for name in UNTRAINED:
-        arm = chosen([name])[name]
-        policy, reflector = load_pair(made, run, 0, arm, arm.policy)
+        policy, reflector = load_models(made, folder, 0, name)
         assert (reflector is None) == name.endswith("no-reflection")
         for lm in filter(None, (policy, reflector)):
             assert lm.chat is not None
@@ -72,8 +70,7 @@ def test_what_few_shot_shows_is_what_players_will_read(
     instruct: Path, tmp_path: Path, scoring: Scoring, ran: tuple[Recipe, Path]
 ) -> None:
     made, run = replace(ran[0], play=replace(ran[0].play, scoring=scoring)), RunFolder(ran[1])
-    arm = chosen(["few-shot"])["few-shot"]
-    lms = load_pair(made, run, 0, arm, arm.policy)
+    lms = load_models(made, run.path, 0, "few-shot")
     policy = make_policy(made, lms[0])
     taught = [step for episode in read_episodes(run.teach(0, "train")) for step in episode.steps if step.reflection]
     read = set[str](), set[str]()

@@ -10,9 +10,7 @@ from reflectrl.core.config import Recipe, from_dict, read_recipe
 from reflectrl.core.types import UserError
 from reflectrl.methods.pretrained.loading import players_in
 from reflectrl.models.lm import LanguageModel
-from reflectrl.runs.arms import chosen
-from reflectrl.runs.folder import RunFolder
-from reflectrl.runs.players import load_pair
+from reflectrl.runs.players import load_models
 from reflectrl.runs.runner import run_recipe
 from tests.methods.pretrained.conftest import Maker
 from tests.methods.pretrained.test_arms import SMALL
@@ -25,9 +23,8 @@ def recipe(rank: int = 0, arms: tuple[str, ...] = ("reflect-rl",), **model: str)
 
 
 def pair(made: Recipe, folder: Path, name: str) -> tuple[LanguageModel, LanguageModel]:
-    arm = chosen([name])[name]
-    policy, reflector = load_pair(made, RunFolder(folder), 0, arm, arm.policy)
-    assert reflector is not None
+    policy, reflector = load_models(made, folder, 0, name)
+    assert policy is not None and reflector is not None
     return policy, reflector
 
 
@@ -71,9 +68,8 @@ def test_trained_players_of_another_run_are_started_from(
     loaded = recipe(4, source=made.model.source, policy=str(policy_place), reflector=str(reflector_place))
     policy, reflector = pair(loaded, tmp_path, "zero-shot")
     assert policy.core is reflector.core, "their backbone is the same"
-    arm = chosen(["reflect-rl"])["reflect-rl"]
-    trained, analyst = load_pair(made, RunFolder(before), 0, arm, "rl-reflect-rl")
-    assert analyst is not None
+    trained, analyst = load_models(made, before, 0, "reflect-rl")
+    assert trained is not None and analyst is not None
     assert same(policy, trained) and same(reflector, analyst) and not same(policy, reflector)
 
 

@@ -15,14 +15,17 @@ from safetensors.torch import load_file
 import reflectrl
 from reflectrl import runs as pipeline
 from reflectrl.core.types import UserError
-from reflectrl.methods.reflecting.arms import ARMS, Reflecting
-from reflectrl.runs import graph
-from reflectrl.runs.arms import Arm
-from reflectrl.runs.graph import EnvironmentPipeline, Plan
+from reflectrl.methods import reflector_rejection
+from reflectrl.methods.reflecting.pair import trained_pair
+from reflectrl.methods.reflector_rl import ARMS as RL_ARMS
+from reflectrl.methods.reflector_rl import reflector_rl
+from reflectrl.runs.artifact import Plan
+from reflectrl.runs.graph import planned
 from reflectrl.tools.exporting.agents import export_agent
 from tests.methods.reflecting.conftest import OnlyExpert, Signs
 
 Like = Callable[..., Any]
+ARMS = {**RL_ARMS, **reflector_rejection.ARMS}
 SMALL = (
     "arms=reflector-rl,both-rl,reflector-rejection", "eval.sampling=greedy", "eval.splits=test", "env.test=2",
     "reflecting.states=3", "reflecting.samples=2", "reflecting.continuations=1", "reflecting.rounds=2",
@@ -44,7 +47,7 @@ def same(one: Path, other: Path) -> bool:
 
 
 def test_arms_start_from_the_trained_pair_and_a_pair_is_made_once(like: Like) -> None:
-    made = EnvironmentPipeline.graph(like(f"arms={','.join(ARMS)}", "seeds=0,1"))
+    made = planned(like(f"arms={','.join(ARMS)}", "seeds=0,1"))
     for seed in (0, 1):
         pair = (f"sft reflector (seed {seed})", f"sft policy (seed {seed})")
         assert all(made[f"reflecting {name} (seed {seed})"].inputs == pair for name in ARMS)
@@ -117,16 +120,13 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
 )
 def test_what_cannot_be_is_refused_by_its_key(like: Like, key: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        EnvironmentPipeline.graph(like(*SMALL, key))
+        planned(like(*SMALL, key))
 
 
-def test_an_arm_without_a_reflector_is_refused_before_anything_is_made(
-    like: Like, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_arm_without_a_reflector_is_refused_before_anything_is_made(like: Like) -> None:
     """As a package's own arm might be."""
-    monkeypatch.setattr(graph, "model", lambda name: Reflecting(reflector=""))
     with pytest.raises(UserError, match="'mine' trains a reflector and names none to start from"):
-        Plan(like(), 0, {"mine": Arm("", "policy", "mine")})
+        trained_pair(reflector_rl, "mine", Plan(like(), 0), reflector=None)
 
 
 def test_an_environment_without_an_analyst_is_refused_by_the_arm(tmp_path: Path) -> None:

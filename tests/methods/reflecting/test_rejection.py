@@ -15,7 +15,7 @@ from reflectrl.core.teach.outcomes import Tried
 from reflectrl.learn.trainer import weights_of
 from reflectrl.methods.reflecting.config import ReflectingConfig
 from reflectrl.methods.reflecting.rejection import (
-    Place,
+    State,
     draw_reflections,
     draw_states,
     judged,
@@ -75,8 +75,8 @@ def test_where_all_reflections_do_alike_none_is_kept(pair: Pair) -> None:
     rollouts = rollouts_of(policy, reflector, CONFIG, SETTINGS)
     rollouts.collect(0, None)
     episodes = rollouts.latest.learned
-    drawn = draw_reflections(rollouts, [Place(0, 0)], 8, 0)
-    level = {Place(0, 0): [Tried(0, 1, 2, 0.5), Tried(1, 1, 2, 0.5)]}
+    drawn = draw_reflections(rollouts, [State(0, 0)], 8, 0)
+    level = {State(0, 0): [Tried(0, 1, 2, 0.5), Tried(1, 1, 2, 0.5)]}
     assert keep_best(rollouts, episodes, drawn, level) == ([], [])
 
 

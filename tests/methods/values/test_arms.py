@@ -15,13 +15,14 @@ import reflectrl
 from reflectrl import runs as pipeline
 from reflectrl.core.episodes import read_episodes
 from reflectrl.core.types import UserError
-from reflectrl.methods.values.arms import ARMS
+from reflectrl.methods import archer, linvit
 from reflectrl.methods.values.guided import ValueGuidedPolicy
 from reflectrl.models.players import Policy
-from reflectrl.runs.graph import EnvironmentPipeline
+from reflectrl.runs.graph import planned
 from reflectrl.tools.exporting.agents import export_agent
 
 Like = Callable[..., Any]
+ARMS = {**archer.ARMS, **linvit.ARMS}
 SMALL = (
     "arms=archer,linvit,linvit-no-reflection", "eval.sampling=greedy", "eval.splits=test", "env.test=2",
     "values.critic_steps=4", "values.critic_batch=8", "values.actor_steps=2", "values.actor_batch=8",
@@ -52,7 +53,7 @@ def test_archer_moves_the_model_and_linvit_brings_a_critic(learned: Path) -> Non
 
 
 def test_arms_start_from_the_trained_pair(like: Like) -> None:
-    graph = EnvironmentPipeline.graph(like(f"arms={','.join(ARMS)}", "seeds=0,1"))
+    graph = planned(like(f"arms={','.join(ARMS)}", "seeds=0,1"))
     for seed in (0, 1):
         for name in ("archer", "linvit"):
             assert graph[f"values {name} (seed {seed})"].inputs == (f"sft reflector (seed {seed})", f"sft policy (seed {seed})")  # fmt: skip  # noqa: E501
@@ -143,4 +144,4 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
 )
 def test_what_cannot_be_is_refused_by_its_key(like: Like, key: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        EnvironmentPipeline.graph(like(*SMALL, key))
+        planned(like(*SMALL, key))

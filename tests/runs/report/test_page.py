@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from reflectrl.runs.report import write_report
 from reflectrl.core.types import Episode, Observation, Step, Task, Turn, UserError
+from reflectrl.runs.report import write_report
 
 NASTY = '</script><script>document.title="broken"</script><!-- <b>&amp;'
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from reflectrl.runs.report import write_report
 from reflectrl.core.types import Episode, Observation, Step, Task, Turn
+from reflectrl.runs.report import write_report
 
 NASTY = "</script><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
 

@@ -46,7 +46,7 @@ def test_every_round_adds_the_walks_of_the_pair_that_the_one_before_has_trained(
     seeds = {one.seed for log in logs[1:] for one in log[-4:]}
     assert len(seeds) == 12, "no round walks with the chance of another"
     page = (run / "report.html").read_text(encoding="utf-8")
-    section = page[page.index("What asking more was worth") :]
+    section = page[page.index("Success by DAgger round") :]
     rows = re.findall(r"<tr><th scope=\"row\">.*?</tr>", section[: section.index("</section>")], re.DOTALL)
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows]
     labels = [sum(step.label is not None for one in log for step in one.steps) for log in logs]

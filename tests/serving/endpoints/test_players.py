@@ -187,11 +187,11 @@ def test_what_was_paid_for_before_a_fault_is_kept(server: ChatServer, tmp_path: 
 
 
 def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
-    from reflectrl.runs.arms import chosen
+    from reflectrl.runs.arms import select_arms
 
     found = recipe(tmp_path, "players.sft.style = 'act'\n")
     with pytest.raises(UserError, match="name of another arm already"):
-        chosen(["sft"], found)
+        select_arms(["sft"], found)
 
 
 @pytest.mark.parametrize("style", ["act", "reflector"])

@@ -8,7 +8,7 @@ from reflectrl import runs as pipeline
 from reflectrl.cli import main
 from reflectrl.core.config import load_recipe
 from reflectrl.core.types import UserError
-from reflectrl.runs.graph import pipeline_of
+from reflectrl.runs.graph import planned
 
 RECIPE = """
 name = "served"
@@ -61,15 +61,15 @@ def test_settings_that_do_not_go_with_a_server_are_refused_before_anything_is_ma
 ) -> None:
     recipe = load_recipe(recipe_of(tmp_path), overrides)
     with pytest.raises(UserError, match=message):
-        pipeline_of(recipe).graph(recipe)
+        planned(recipe)
     local = load_recipe(recipe_of(tmp_path), [*overrides, "rollouts.servers=[]"])
-    assert pipeline_of(local).graph(local)
+    assert planned(local)
 
 
 def test_a_training_is_another_one_with_lag_but_not_with_a_server(tmp_path: Path) -> None:
     def settings(*overrides: str) -> tuple[str, ...]:
         recipe = load_recipe(recipe_of(tmp_path), overrides)
-        return pipeline_of(recipe).graph(recipe)["rl reflect-rl (seed 0)"].settings
+        return planned(recipe)["rl reflect-rl (seed 0)"].settings
 
     assert settings() == settings("rollouts.servers=[]")
     assert settings("rollouts.every=2") == (*settings(), "rollouts.every")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from benchmarks.forks import Fork, Forks
 from reflectrl import runs as pipeline
 from reflectrl.core.config import from_dict
 from reflectrl.core.config.recipe import Recipe
@@ -31,7 +31,7 @@ RECIPE: dict[str, Any] = {
 class Served(NamedTuple):
     """A server that runs."""
 
-    process: subprocess.Popen[str]
+    process: Fork
     url: str
 
     def end(self, number: int = signal.SIGINT) -> tuple[int, str, str]:
@@ -53,15 +53,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def serve(trained: Path) -> Iterator[Serve]:
+def serve(trained: Path, forks: Forks) -> Iterator[Serve]:
     """`serve("--token-env", "TOKEN", TOKEN="...")`: a server of the trained agent at a free port."""
     started: list[Served] = []
 
     def start(*options: str, **env: str) -> Served:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "reflectrl", "serve", str(trained), "--port", "0", *options],
-            env=os.environ | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        words = ["-m", "reflectrl", "serve", str(trained), "--port", "0", *options]
+        pipe = subprocess.PIPE
+        process = forks.start(words, env=os.environ | env, stdout=pipe, stderr=pipe)
         assert process.stdout is not None and process.stderr is not None
         line = process.stdout.readline()
         assert line.startswith("serving tiny:sft at http://"), line + process.stderr.read()

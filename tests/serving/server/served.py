@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.forked import forks
 
 Change = Callable[[dict[str, Any]], None]
 """Alters the answer to a request for completions."""
@@ -29,9 +30,8 @@ class Running:
 
     def __init__(self, root: Path, port: int = 0, *options: str) -> None:
         words = ["serve-rollouts", str(root), "--port", str(port), "--threads", "1", *options]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "reflectrl", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        pipe = subprocess.PIPE
+        self.process = forks().start(["-m", "reflectrl", *words], stdout=pipe, stderr=pipe)
         assert self.process.stdout is not None and self.process.stderr is not None
         line = self.process.stdout.readline()
         assert line.startswith(f"serving rollouts of {root} at http://"), line + self.process.stderr.read()

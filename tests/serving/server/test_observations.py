@@ -78,7 +78,12 @@ USER = {"role": "user", "content": "Here.\nActions:\n- go\n"}
         ({"messages": [USER], "reflectrl": {"state": "", "actions": []}}, "reflectrl.actions", "at least 1"),
         ({"messages": [USER], "reflectrl": {"actions": ["a"]}}, "reflectrl.state", "required"),
         ({"messages": [USER], "temprature": 1}, "temprature", "did you mean 'temperature'"),
-        ({"messages": [USER], "tools": []}, "tools", "unknown or unsupported"),
+        ({"messages": [USER], "tools": [{"type": "function"}]}, "tools", "at most 0"),
+        ({"messages": [USER], "stop": ["\n"]}, "stop", "at most 0"),
+        ({"messages": [USER], "logprobs": True}, "logprobs", "False"),
+        ({"messages": [USER], "response_format": {"type": "json_object"}}, "response_format.type", "'text'"),
+        ({"messages": [USER], "tool_choice": "required"}, "tool_choice", "'none' or 'auto'"),
+        ({"messages": [USER], "suffix": "x"}, "suffix", "unknown or unsupported"),
         ({"messages": [USER], "n": 2}, "n", "1"),
         ({"messages": [USER], "stream": "yes"}, "stream", "boolean"),
         ({"messages": [USER], "temperature": 3}, "temperature", "less than or equal to 2"),
@@ -90,6 +95,21 @@ def test_what_cannot_be_read_is_refused_by_its_field(body: dict[str, Any], param
     told = caught.value.body()["error"]
     assert caught.value.status == 400 and said in told["message"]
     assert told["param"].startswith(param) and told["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"tools": None}, {"tools": []}, {"tool_choice": "none"}, {"functions": []}, {"stop": None}, {"stop": []},
+        {"logprobs": False}, {"top_logprobs": 0}, {"logit_bias": {}}, {"response_format": {"type": "text"}},
+        {"service_tier": "auto"}, {"user": "me"}, {"metadata": {"a": "b"}}, {"store": False}, {"n": 1}, {"seed": 7},
+        {"parallel_tool_calls": True}, {"stream_options": None}, {"modalities": ["text"]}, {"audio": None},
+        {"verbosity": "low"}, {"prompt_cache_key": "k"}, {"prediction": None}, {"web_search_options": None},
+    ],
+    ids=lambda field: next(iter(field)),
+)  # fmt: skip
+def test_what_asks_for_nothing_is_no_mistake(field: dict[str, Any]) -> None:
+    assert read(messages=[USER], **field) == read(messages=[USER])
 
 
 JSON = st.recursive(

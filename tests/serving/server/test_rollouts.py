@@ -9,7 +9,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from benchmarks.forks import Fork
 from reflectrl import runs as pipeline
 from reflectrl.core.config import RLConfig, from_dict, load_recipe
 from reflectrl.core.config.recipe import Recipe
@@ -26,11 +26,11 @@ from reflectrl.core.envs import make
 from reflectrl.core.types import Episode, UserError
 from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
-from reflectrl.runs.arms import chosen
 from reflectrl.runs.folder import RunFolder
-from reflectrl.runs.players import load_pair, make_policy, make_reflector
+from reflectrl.runs.players import load_models, make_policy, make_reflector
 from reflectrl.serving.remote.config import RolloutsConfig
 from reflectrl.serving.remote.rollouts import ServedRollouts
+from tests.forked import forks
 from tests.serving.server.served import Change, Running, root, running, stingy
 
 __all__ = ["root", "running"]
@@ -89,9 +89,8 @@ def learned(pair: tuple[Recipe, RunFolder], settings: RolloutsConfig | None = No
     """Train the pair's policy; returns what was played in each update, the metrics, and the weights."""
     recipe, run = pair
     config: RLConfig = replace(recipe.rl, **rl)
-    arm = chosen(["reflect-rl"])["reflect-rl"]
-    policy_lm, reflector_lm = load_pair(recipe, run, 0, arm, arm.policy)
-    assert reflector_lm is not None
+    policy_lm, reflector_lm = load_models(recipe, run.path, 0, "reflect-rl", before_rl=True)
+    assert policy_lm is not None and reflector_lm is not None
     given = (make_policy(recipe, policy_lm), make_reflector(recipe, reflector_lm), partial(make, recipe.env), config, 0)
     rollouts = EpisodeRollouts(*given) if settings is None else ServedRollouts(settings, run.path / "served", *given)
     played, metrics = [], []
@@ -263,10 +262,10 @@ def written(folder: Path, url: str) -> Path:
     return recipe
 
 
-def begin(recipe: Path, folder: Path, **env: str) -> subprocess.Popen[str]:
+def begin(recipe: Path, folder: Path, **env: str) -> Fork:
     """The command of a run, in a process of its own."""
-    words = [sys.executable, "-m", "reflectrl", "run", str(recipe), "--trust", "--folder", str(folder)]
-    return subprocess.Popen(words, env=os.environ | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words = ["-m", "reflectrl", "run", str(recipe), "--trust", "--folder", str(folder)]
+    return forks().start(words, env=os.environ | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def test_a_server_that_dies_ends_the_run_with_one_line_and_the_same_command_goes_on(

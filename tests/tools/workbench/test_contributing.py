@@ -50,7 +50,7 @@ def reflectrl_in(folder: Path, *words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("patch", "most"), [("A", 20), ("B", 30), ("C", 10)])
+@pytest.mark.parametrize(("patch", "most"), [("A", 20), ("B", 30), ("C", 10), ("D", 120)])
 def test_it_is_short_and_changes_one_file(patch: str, most: int) -> None:
     lines = PATCHES[patch].splitlines()
     changed = [line for line in lines if line.startswith(("+", "-")) and not line.startswith(("+++", "---"))]
@@ -74,3 +74,41 @@ def test_the_new_arm_is_trained_and_evaluated(patched: Path) -> None:
     assert "reflect-ppo" in reflectrl_in(patched, "list", "arms")
     reflectrl_in(patched, "run", "tried.toml", "--arms", "reflect-ppo")
     assert '"reflect-ppo"' in (patched / "runs" / "tried" / "results.json").read_text(encoding="utf-8")
+
+
+FILTERED = ("--filtered.rounds", "1", "--filtered.episodes", "1", "--filtered.steps", "1", "--arms", "filtered")
+
+
+@pytest.mark.parametrize("patched", ["D"], indirect=True)
+def test_the_new_method_is_found_in_its_folder_trained_and_evaluated(patched: Path) -> None:
+    assert "filtered.rounds" in reflectrl_in(patched, "list", "keys")
+    reflectrl_in(patched, "run", "tried.toml", *FILTERED)
+    assert '"filtered"' in (patched / "runs" / "tried" / "results.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("patched", ["D"], indirect=True)
+def test_the_same_file_is_a_method_of_a_strangers_package(patched: Path) -> None:
+    (patched / "src/reflectrl/methods/filtered.py").rename(patched / "src/strangers_method.py")
+    info = patched / "src" / "strangers_method-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strangers-method\nVersion: 1\n", encoding="utf-8")
+    points = "[reflectrl.methods]\nfiltered = strangers_method\n"
+    (info / "entry_points.txt").write_text(points, encoding="utf-8")
+    assert "imitation of its own wins" in reflectrl_in(patched, "list", "arms")
+    planned = reflectrl_in(patched, "run", "tried.toml", "--dry-run", *FILTERED)
+    assert "filtered filtered (seed 0): missing; from sft plain" in planned
+
+
+def test_the_walk_to_the_loss_names_what_there_is_and_each_file_leads_to_the_next() -> None:
+    text = (ROOT / "docs" / "contributing.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(src/\S+\.py)` \| `([\w.]+)`.* \|(?: `(\w+)`)? *\|$", text, re.M)
+    assert 2 < len(rows) <= 7, "six hops at most"
+    for (path, name, leads_to), (following, *_) in zip(rows, [*rows[1:], ("", "", "")], strict=True):
+        code = (ROOT / path).read_text("utf-8")
+        assert re.search(rf"^ *(def|class) {name.split('.')[0]}\b", code, re.M), f"{path} has no {name}"
+        if leads_to:
+            target = (ROOT / following).read_text("utf-8")
+            assert leads_to in code, f"{path} does not name {leads_to}"
+            assert re.search(rf"^(def {leads_to}\b|{leads_to}\b.* = )", target, re.M), (
+                f"{following} defines no {leads_to}"
+            )

@@ -1,6 +1,6 @@
 """The native engine says, lists and decides what the reference engine did when `transcripts.jsonl.gz` was written.
 
-`benchmarks/alfworld_transcripts.py` writes that file; it holds generated games only.
+`benchmarks/alfworld_transcripts.py` of commit bc64836 wrote that file; it holds generated games only.
 """
 
 import gzip

@@ -69,11 +69,11 @@ def test_what_is_not_there_is_said(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("{", "line 2 is no JSON"),
-        ("[]", "line 2 is no question"),
-        ("{}", "line 2 is no question: it has no 'gold'"),
+        ("{", ":2: no JSON"),
+        ("[]", ":2: no question"),
+        ("{}", ":2: no question: it has no 'gold'"),
         (json.dumps(LINE | {"gold": []}), "no gold file"),
-        (json.dumps(LINE | {"gold": "a.py"}), "line 2 is no question"),
+        (json.dumps(LINE | {"gold": "a.py"}), ":2: no question"),
         (json.dumps(LINE | {"gold": [3]}), "not texts"),
         (json.dumps(LINE | {"question": None}), "not texts"),
     ],
@@ -89,7 +89,7 @@ def test_a_line_that_is_no_question_is_named(tmp_path: Path, line: str, why: str
 @pytest.mark.parametrize("entry", [[], {}, {"name": "../x", "split": "train"}, {"name": 1, "split": "train"}])
 def test_a_line_that_is_no_repository_is_named(folder: Path, entry: Any) -> None:
     (folder / "repos.jsonl").write_text(json.dumps(entry), encoding="utf-8")
-    with pytest.raises(UserError, match=r"repos.jsonl, line 1: "):
+    with pytest.raises(UserError, match=r"repos.jsonl:1: "):
         open_library(str(folder))
 
 

@@ -12,7 +12,7 @@ from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.making.asking import Asker
 from reflectrl.wings.autoexplore.making.make import leak_share, split_by_task, split_of_repositories
 from reflectrl.wings.autoexplore.making.rewording import leaks
-from reflectrl.wings.autoexplore.making.tasks import PER_FILE, Draft, Judge, write_questions_about
+from reflectrl.wings.autoexplore.making.tasks import PER_FILE, Draft, DraftFilter, write_questions_about
 from reflectrl.wings.autoexplore.making.topics import Topic, topics
 from reflectrl.wings.autoexplore.questions import Question
 from reflectrl.wings.autoexplore.repository import Repository
@@ -122,11 +122,11 @@ class TestQuestions:
         assert len(write_questions_about("shop", shop, "", 0, 5)[0]) == 5
 
 
-class TestJudge:
+class TestDraftFilter:
     def judged(self, shop: Repository, question: str, path: str = "shop/recipes.py") -> tuple[Draft | None, str]:
-        judge = Judge(shop, random.Random(0))
-        task = judge.judged(Draft(question, path, "docstring"))
-        return task, "".join(judge.dropped)
+        drafts = DraftFilter(shop, random.Random(0))
+        task = drafts.accepted(Draft(question, path, "docstring"))
+        return task, "".join(drafts.dropped)
 
     @pytest.mark.parametrize(
         ("question", "reason"),
@@ -144,20 +144,20 @@ class TestJudge:
         assert (task is None) == bool(reason) and dropped.startswith(reason)
 
     def test_nearly_the_same_is_asked_once(self, shop: Repository) -> None:
-        judge = Judge(shop, random.Random(0))
-        assert judge.judged(Draft("where is recipe tax computed?", "shop/recipes.py", "name"))
-        assert judge.judged(Draft("How is the recipe's tax computed?", "shop/recipes.py", "name")) is None
-        assert judge.dropped == {"asked before": 1}
+        drafts = DraftFilter(shop, random.Random(0))
+        assert drafts.accepted(Draft("where is recipe tax computed?", "shop/recipes.py", "name"))
+        assert drafts.accepted(Draft("How is the recipe's tax computed?", "shop/recipes.py", "name")) is None
+        assert drafts.dropped == {"asked before": 1}
 
     def test_the_name_of_the_file_goes(self, shop: Repository) -> None:
-        judge = Judge(shop, random.Random(0))
-        task = judge.judged(Draft("where is the mail server of the settings kept?", "settings.toml", "header"))
+        drafts = DraftFilter(shop, random.Random(0))
+        task = drafts.accepted(Draft("where is the mail server of the settings kept?", "settings.toml", "header"))
         assert task is not None and not leaks(task.question, "settings.toml")
         kept = [
-            judge.judged(Draft(f"recipes for {word} recipe cupboard number", "shop/recipes.py", "name"))
+            drafts.accepted(Draft(f"recipes for {word} recipe cupboard number", "shop/recipes.py", "name"))
             for word in ("tax archive", "year date", "sorted", "missing", "returned find")
         ]
-        assert judge.dropped["names the file"] >= 2 and len(kept) == 5
+        assert drafts.dropped["names the file"] >= 2 and len(kept) == 5
 
 
 class TestSplits:

@@ -151,7 +151,7 @@ class TestRewards:
             np.testing.assert_allclose(scaled, np.array(batch) / divisor, rtol=1e-9)
 
     def test_the_reward_is_earned_at_the_end_and_every_token_pays_for_its_distance(self, tiny: Tiny) -> None:
-        """Two tokens, penalties k0 and k1, reward 2: returns (2 + k0 + k1, 2 + k1), and GAE from them by hand."""
+        """Two tokens, penalties k0 and k1, reward 2: GAE by hand, and the critic's lambda-returns from it."""
         lm, reference, critic = tiny(), tiny(), ValueHead(16, "linear")
         with torch.no_grad():
             critic.out.bias.fill_(0.5)  # the critic expects 0.5 everywhere
@@ -164,8 +164,8 @@ class TestRewards:
             ours, theirs = (m.model(torch.tensor([row.example.ids])).logits[0].log_softmax(-1) for m in (lm, reference))
         distance = [float(ours[2, 8] - theirs[2, 8]), float(ours[3, 9] - theirs[3, 9])]
         k0, k1 = (-0.3 * d for d in distance)
-        np.testing.assert_allclose(batch.returns_N, [k0 + 0.5 * (k1 + 2), k1 + 2], atol=1e-5)
         last = k1 + 2 - 0.5
+        np.testing.assert_allclose(batch.returns_N, [k0 + 0.5 * (0.5 + 0.8 * last), k1 + 2], atol=1e-5)
         np.testing.assert_allclose(batch.advantages_N, [k0 + 0.5 * 0.5 - 0.5 + 0.5 * 0.8 * last, last], atol=1e-5)
         assert batch.old_logp_N.tolist() == [-1.0, -2.0]
         assert batch.metrics["kl"] == pytest.approx(sum(math.exp(-d) - 1 + d for d in distance), abs=1e-5)

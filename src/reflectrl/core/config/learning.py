@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from reflectrl.core.config.rules import Count, Listed, Natural, NonNegative, Positive, Range, Share, keys_of
+from reflectrl.core.config.rules import Count, Listed, Natural, NonNegative, Positive, Range, Share
+from reflectrl.core.policy_losses import POLICY_LOSSES
 
 if TYPE_CHECKING:
     PolicyLoss = str
 else:
-    PolicyLoss = Literal[keys_of("learn/losses.py", "POLICY_LOSSES")]
+    PolicyLoss = Literal[tuple(POLICY_LOSSES)]
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,7 @@ class RLConfig:
     milestone_at_horizon: Literal["lost", "kept"] = "lost"
     """Treatment of the potential when the horizon ends an episode. "lost": shaping does not change the best policy, and
     only a critic learns faster with it. "kept": shaping helps with every baseline, as long as milestones are worth less
-    than winning."""
+    than winning. A critic estimates what would have followed the horizon, so with one the potential is always kept."""
     count_coef: NonNegative = 0.0
     """Bonus for reaching an observation for the n-th time: this number, divided by the square root of n. It is never
     part of the reported reward."""
@@ -257,8 +258,8 @@ class RLConfig:
     eval_episodes: Count = 30
     """Validation episodes per evaluation."""
     eval_sampling: Literal["greedy", "sampled"] = "greedy"
-    """Decoding of validation episodes: "sampled" measures the objective of RL; "greedy" takes the most probable
-    choices."""
+    """Decoding of validation episodes, or completions, in every training that plays or writes them: "sampled" measures
+    the objective of RL; "greedy" takes the most probable choices."""
     reflect_probability: Share = 1.0
     """Probability that the reflector writes at a step during training."""
 

@@ -22,7 +22,7 @@ from reflectrl.core.config.rules import (
     Positive,
     Range,
 )
-from reflectrl.core.plugins import names, resolve
+from reflectrl.core.plugins import method_modules, names, resolve
 
 LEAST_CONTEXT = 32
 """Shortest context that a model may have, in tokens. The fixed words of a prompt and two actions take as many."""
@@ -188,8 +188,11 @@ class PlayConfig:
 
 
 def brought() -> dict[str, type]:
-    """Return the sections that installed packages bring: name → type, a dataclass or a `FreeSection`."""
-    return {name: resolve("recipe_sections", name) for name in names("recipe_sections")}
+    """Return the sections of methods and of installed packages: name → type, a dataclass or a `FreeSection`."""
+    sections = {name: resolve("recipe_sections", name) for name in names("recipe_sections")}
+    for module in method_modules():
+        sections |= getattr(module, "SECTIONS", {})
+    return dict(sorted(sections.items()))
 
 
 @dataclass(frozen=True)

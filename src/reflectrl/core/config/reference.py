@@ -8,6 +8,7 @@ import functools
 import inspect
 import itertools
 import sys
+import textwrap
 import typing
 from typing import Annotated, Any, Literal
 
@@ -22,8 +23,29 @@ holds only what it changes. Any key can be set for one run on the command line:
 `reflectrl run taxi --rl.lr 1e-4 --seeds 0,1,2`. With `--dry-run` it prints the whole recipe and runs nothing.
 What names code, an address or a secret may need trust where a file sets it ([trust.md](trust.md)).
 
+The page begins with the keys that matter most. `reflectrl list keys` and `reflectrl run --help` have the same order.
+
 This page is made by `make docs` from the dataclasses in `src/reflectrl/core/config/`, and from those that wings bring.
 """
+
+FIRST = "The keys that matter most"
+TRADES = {
+    "env": "Difficulty against time: its horizon, and its numbers of tasks, set the time of every stage.",
+    "arms": "What is compared. Each arm is trained and evaluated; arms share the stages that they have in common.",
+    "seeds": "Narrower intervals against time: each seed is a complete training.",
+    "model.source": "Models from scratch learn a small world in minutes; pretrained ones know language and take hours.",
+    "model.lora_rank": "Adapters need little memory and share one backbone. Training all weights (0) learns more, and "
+    "keeps two models.",
+    "teach.tasks": "More demonstrations make a better start, and leave less to RL. Set it low to see what RL is worth.",
+    "sft.steps": "Time against fit. The best weights on validation rows are kept, so too many steps only take longer.",
+    "rl.algorithm": "PPO learns several times from each batch; REINFORCE is simpler, and learns from it once.",
+    "rl.updates": "Time against success: RL takes most of a run, and its time grows with updates times episodes.",
+    "rl.episodes": "Steadier updates against fewer of them in the same time.",
+    "rl.lr": "Speed against stability. Lower it if success rises and then falls.",
+    "eval.episodes": "Narrower intervals against time; 0 plays all tasks of a split.",
+    "processes": "Time against memory: each process holds models of its own.",
+}
+"""The keys that matter most, each with what it trades. They lead the reference and the lists of keys."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,25 +78,52 @@ def keys() -> tuple[Key, ...]:
     return tuple(found)
 
 
+def groups() -> dict[str, list[str]]:
+    """Return title → dotted keys, in the order of the reference: those that matter most, then all others by section."""
+    sections: dict[str, list[str]] = {FIRST: list(TRADES)}
+    for key in keys():
+        if key.dotted not in TRADES:
+            sections.setdefault(_title(key.section), []).append(key.dotted)
+    return sections
+
+
+def listed() -> list[Key]:
+    """Return every key in the order of `groups`."""
+    known = {key.dotted: key for key in keys()}
+    return [known[dotted] for dotted in itertools.chain.from_iterable(groups().values())]
+
+
+def help_text(width: int = 80) -> str:
+    """Return what `reflectrl run --help` says about keys, in the order of `groups`."""
+    lines = [f"{FIRST}, and what each trades (`reflectrl list keys` describes all):"]
+    column = 2 + max(map(len, TRADES))
+    for dotted, trade in TRADES.items():
+        first, others = f"  --{dotted:{column}}", " " * (column + 4)
+        lines += textwrap.wrap(trade, width, initial_indent=first, subsequent_indent=others)
+    words = textwrap.TextWrapper(width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    for title, names in groups().items():
+        if title != FIRST:
+            lines += ["", f"{title}:", *words.wrap(" ".join(names))]
+    return "\n".join(lines)
+
+
 def reference() -> str:
-    """Return all keys as a Markdown page, with a table per section."""
-    lines = [HEAD]
+    """Return all keys as a Markdown page: those that matter most, then a table per section."""
+    lines = [HEAD, f"## {FIRST}", "", "| key | what it trades |", "|---|---|"]
+    lines += [f"| `{dotted}` | {_cell(trade)} |" for dotted, trade in TRADES.items()]
+    lines.append("")
     for section in dict.fromkeys(key.section for key in keys()):
-        lines += [
-            f"## {f'[{section}]' if section else 'At the top'}",
-            "",
-            "| key | type | default | |",
-            "|---|---|---|---|",
-        ]
-        lines += [
-            "| "
-            + " | ".join(_cell(text) for text in (f"`{key.name}`", key.type, f"`{key.default}`", key.description))
-            + " |"
-            for key in keys()
-            if key.section == section
-        ]
+        lines += [f"## {_title(section)}", "", "| key | type | default | |", "|---|---|---|---|"]
+        for key in keys():
+            if key.section == section:
+                cells = (f"`{key.name}`", key.type, f"`{key.default}`", key.description)
+                lines.append(f"| {' | '.join(map(_cell, cells))} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _title(section: str) -> str:
+    return f"[{section}]" if section else "At the top"
 
 
 def _keys_of(kind: type, section: str) -> list[Key]:

@@ -6,20 +6,10 @@ specification. `config.values` enforces the rules, and the reference of recipe k
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
-
-
-def keys_of(file: str, table: str) -> tuple[str, ...]:
-    """Return the keys of a dictionary in a file of this package. The file is parsed, not imported."""
-    for node in ast.parse((Path(__file__).parents[2] / file).read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == table and isinstance(node.value, ast.Dict):
-            return tuple(str(key.value) for key in node.value.keys if isinstance(key, ast.Constant))
-    raise LookupError(f"{file} spells out no {table}")
 
 
 @dataclass(frozen=True)

@@ -25,14 +25,16 @@ RENAMED = {
     "play.drafts": "play.speculative",
     "play.memory": "play.result_cache",
     "play.cache_mib": "play.kv_cache_mib",
-    "text.learn_sampling": "text.eval_sampling",
+    "text.learn_sampling": "rl.eval_sampling",
+    "text.eval_sampling": "rl.eval_sampling",
+    "offline.polyak": "offline.target_rate",
     ("rl.curriculum", "thirds"): "equal",
 }
 """Old names of keys, and of values (as pairs of key and value). They are refused with a message that gives the new
 name."""
-REMOVED: dict[str, Any] = {"model.shard": False}
+REMOVED: dict[str, Any] = {"model.shard": False, "text.eval_sampling": "greedy", "offline.polyak": 0.03}
 """Keys that no longer exist, with their old defaults. Run folders and exported agents of earlier versions hold them, so
-the old default is read over. Any other value is refused as an unknown key."""
+the old default is read over. Any other value is refused as an unknown or renamed key."""
 CHECKED = (bool, int, float, str)
 """Parameter types of plug-ins that are checked, beside `Literal` and tuples. Other types accept any value."""
 
@@ -140,10 +142,10 @@ def _section(value: Any, where: str, key: str) -> Mapping[str, Any]:
     return read
 
 
-def _one_of(known: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
-    if isinstance(value, str) and value in known:
+def _one_of(allowed: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
+    if isinstance(value, str) and value in allowed:
         return str(value)
-    near = _new_name((key, str(value))) or f"; it must be one of {', '.join(map(str, known))}"
+    near = _new_name((key, str(value))) or f"; it must be one of {', '.join(map(str, allowed))}"
     raise UserError(f"{where}: {key!r} is {_show(value)}{near}")
 
 

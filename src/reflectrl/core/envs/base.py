@@ -141,6 +141,24 @@ class TextEnv(gym.Env[str, int], ABC):
         """Return the settings for an exported agent's card: plain values that affect observations and actions."""
         return {"horizon": self.horizon}
 
+    @classmethod
+    def read_question(
+        cls, state: Any, instructions: Any, options: Sequence[str]
+    ) -> tuple[Observation, Sequence[int]] | None:
+        """Translate a client's question into an observation, for `reflectrl serve`; None if it asks something else.
+
+        Clients of decision models know nothing of this environment's texts. If some of them ask its question in a form
+        of their own (a benchmark, say), translate it here. A served agent then answers as it was trained.
+
+        Args:
+            state, instructions: what the client sent, as JSON values.
+            options: names of the options, in alphabetical order.
+
+        Returns:
+            The observation, and for each option the index of its action.
+        """
+        return None
+
     def get_state(self) -> Any:
         """Return everything that `begin` and `apply` change, as a value that later steps do not alter.
 
@@ -272,14 +290,14 @@ class TextEnv(gym.Env[str, int], ABC):
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def require_known(env: str, kind: str, word: str, known: Sequence[str]) -> None:
+def require_known(env: str, kind: str, word: str, options: Sequence[str]) -> None:
     """Raise UserError if a word is unknown: `require_known("taxi", "split", split, SPLITS)`.
 
     Raises:
         UserError: names the environment, the word and the nearest known one.
     """
-    if word not in known:
-        raise UserError(f"{env}: unknown {kind} {word!r}{suggestion(str(word), known)}")
+    if word not in options:
+        raise UserError(f"{env}: unknown {kind} {word!r}{suggestion(str(word), options)}")
 
 
 def divide(items: Sequence[T], sizes: Mapping[str, int], *seed_names: object) -> dict[str, list[T]]:

@@ -10,13 +10,18 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from multiprocessing.util import Finalize
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.envs.workers import PATIENCE, MakeEnv, RemoteEnv, Worker
 from reflectrl.core.plugins import one_line, resolve_engine
 from reflectrl.core.types import UserError
+
+if TYPE_CHECKING:
+    from reflectrl.core.config import Recipe
 
 Answer = TypeVar("Answer")
 
@@ -107,6 +112,11 @@ class EnvPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def pool_of(recipe: Recipe) -> EnvPool:
+    """Return a pool of a recipe's environments."""
+    return EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine)
 
 
 def _require_picklable(make_env: MakeEnv) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from reflectrl.core.config.folders import writing
 from reflectrl.core.episodes.schema import from_line, to_line
+from reflectrl.core.json_lines import read_json_lines
 from reflectrl.core.plugins import one_line, reason
 from reflectrl.core.types import Episode, Task, UserError
 
@@ -21,22 +22,9 @@ def read_episodes(path: Path) -> Iterator[Episode]:
     Raises:
         UserError: the file cannot be read, or a line is corrupt. Names file and line number.
     """
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                yield _read_line(path, number, line)
-    except OSError as error:
-        raise UserError(f"episodes {path}: {reason(error)}") from error
-
-
-def _read_line(path: Path, number: int, line: bytes) -> Episode:
-    try:
-        return from_line(line.decode("utf-8"))
-    except ValueError as error:  # UnicodeDecodeError is one
-        if not line.endswith(b"\n"):
-            raise UserError(f"{path}:{number}: half-written line (remove it to go on)") from error
-        remedy = "mend or remove this line (a run's own log may be removed whole: the run writes it again)"
-        raise UserError(f"{path}:{number}: corrupt episode: {error}; {remedy}") from error
+    remedy = "mend or remove this line (a run's own log may be removed whole: the run writes it again)"
+    for _, episode in read_json_lines(path, from_line, "corrupt episode", remedy):
+        yield episode
 
 
 def merge(*logs: Iterable[Episode]) -> Iterator[Episode]:

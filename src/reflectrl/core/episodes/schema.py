@@ -18,8 +18,9 @@ from reflectrl.core.types import Episode, Step
 SCHEMA = 2
 """Version of the schema. Version 2 renamed a step's `lesson` to `label`. Lines of version 1 can still be read."""
 
-UNSAVED = "prompt_ids"
-"""Attribute of a turn that stays in memory: another model would read another prompt, so a file must not fix it."""
+UNSAVED = ("prompt_ids", "cut_off")
+"""Attributes that stay in memory. Another model would read another prompt, so a file must not fix it. The point at
+which an episode was cut off serves a critic, which learns from fresh episodes."""
 
 
 def to_line(episode: Episode) -> str:
@@ -28,13 +29,13 @@ def to_line(episode: Episode) -> str:
     Raises:
         ValueError: a number is not finite, so JSON cannot express it.
     """
-    data = {"schema": SCHEMA, **vars(episode)}
+    data = {"schema": SCHEMA, **_saved(episode)}
     return seal(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_saved))
 
 
 def _saved(value: Any) -> dict[str, Any]:
     """Return the attributes of an object that are written."""
-    return {name: item for name, item in vars(value).items() if name != UNSAVED}
+    return {name: item for name, item in vars(value).items() if name not in UNSAVED}
 
 
 def from_line(line: str) -> Episode:
@@ -90,7 +91,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
-        return partial(_read_object, hint, {name: _reader(h) for name, h in hints.items() if name != UNSAVED})
+        return partial(_read_object, hint, {name: _reader(h) for name, h in hints.items() if name not in UNSAVED})
     if origin is tuple:
         return partial(_read_list, _reader(arguments[0]))
     if origin in (typing.Union, types.UnionType):  # X | None, or Literal[...] | None

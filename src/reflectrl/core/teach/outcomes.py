@@ -58,13 +58,13 @@ def with_outcomes(
     """
     chosen = [i for i, step in enumerate(episode.steps) if step.label or not episode.success]
     found = outcomes(episode, chosen, envs, player, count, actions, seed)
-    steps = [_told(step, found[i]) if i in found else step for i, step in enumerate(episode.steps)]
+    steps = [_with_reflection(step, found[i]) if i in found else step for i, step in enumerate(episode.steps)]
     return replace(episode, steps=tuple(steps))
 
 
 def outcomes(
     episode: Episode,
-    chosen: Sequence[int],
+    indices: Sequence[int],
     envs: Sequence[TextEnv],
     player: Player,
     count: int,
@@ -77,8 +77,8 @@ def outcomes(
     are as in `with_outcomes`.
     """
     starts = _snapshots(envs[0], episode)
-    options = _options(episode, chosen, envs[0], player, actions)
-    jobs = [(i, action, k) for i in chosen for action in options[i] for k in range(count)]
+    options = _options(episode, indices, envs[0], player, actions)
+    jobs = [(i, action, k) for i in indices for action in options[i] for k in range(count)]
     ends: dict[tuple[int, int], list[tuple[bool, float]]] = defaultdict(list)
     for (i, action, _), won, earned in _played(jobs, starts, episode, envs, player, seed):
         ends[i, action].append((won, earned))
@@ -88,13 +88,13 @@ def outcomes(
                   float(np.mean([earned for _, earned in ends[i, action]])))
             for action in options[i]
         ]
-        for i in chosen
+        for i in indices
     }  # fmt: skip
 
 
 def best_of(tried: Iterable[Tried], preferred: int | None = None) -> int:
     """Return the action that won most. Ties go to the preferred action, then the highest return, then the first."""
-    order = sorted(tried, key=lambda one: (-one.won, one.action != preferred, -one.mean_return, one.action))
+    order = sorted(tried, key=lambda trial: (-trial.won, trial.action != preferred, -trial.mean_return, trial.action))
     return order[0].action
 
 
@@ -104,7 +104,7 @@ def outcome_text(actions: Sequence[str], tried: Iterable[Tried], best: int) -> s
     return "; ".join([*parts, f"best: {actions[best]}"])
 
 
-def _told(step: Step, tried: Sequence[Tried]) -> Step:
+def _with_reflection(step: Step, tried: Sequence[Tried]) -> Step:
     """Add the reflection, and the target that it names, to a step."""
     best = best_of(tried, step.target if step.label else None)
     if max(one.won for one in tried) == 0 and not step.label:
@@ -126,10 +126,10 @@ def _snapshots(env: TextEnv, episode: Episode) -> list[Snapshot]:
     return found
 
 
-def _options(episode: Episode, chosen: Sequence[int], env: TextEnv, player: Player, most: int) -> dict[int, list[int]]:
+def _options(episode: Episode, indices: Sequence[int], env: TextEnv, player: Player, most: int) -> dict[int, list[int]]:
     """Return the actions to try in each of the chosen steps, in the order of listing."""
-    options = {i: list(range(len(episode.steps[i].observation.actions))) for i in chosen}
-    many = [i for i in chosen if most and len(options[i]) > most]
+    options = {i: list(range(len(episode.steps[i].observation.actions))) for i in indices}
+    many = [i for i in indices if most and len(options[i]) > most]
     rng = np.random.default_rng(named_seed(episode.seed, "options"))
     states = [
         LiveEpisode(env, episode.task, episode.seed, rng, episode.steps[i].observation, steps=list(episode.steps[:i]))

@@ -116,7 +116,7 @@ class Recorder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._lock = _alone(self.path)  # before anything is read, so that no other process appends meanwhile
+        self._lock = _locked_log(self.path)  # before anything is read, so that no other process appends meanwhile
         try:
             _mend_end(self.path, _refuse_other_content(self.path))
             self._log = EpisodeLog(self.path)
@@ -172,7 +172,7 @@ class Recorder:
         self.close()
 
 
-def _alone(path: Path) -> IO[bytes]:
+def _locked_log(path: Path) -> IO[bytes]:
     """Open a log, or create it, and lock it until it is closed, so that only one recorder writes at a time."""
     try:
         file = path.open("ab")

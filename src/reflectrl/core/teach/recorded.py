@@ -165,10 +165,10 @@ def _require_same_end(env: TextEnv, episode: ToldEpisode, now: TimeStep) -> None
         raise ValueError('the episode is not over after its last step; write "truncated": true if it was broken off')
 
 
-def _difference(told: str, shown: str) -> str:
+def _difference(logged: str, shown: str) -> str:
     """Describe the first line in which two texts differ."""
-    pairs = zip([*told.splitlines(), "nothing"], [*shown.splitlines(), "nothing"], strict=False)
-    before, now = next(((a, b) for a, b in pairs if a != b), (told, shown))
+    pairs = zip([*logged.splitlines(), "nothing"], [*shown.splitlines(), "nothing"], strict=False)
+    before, now = next(((a, b) for a, b in pairs if a != b), (logged, shown))
     return f"{now!r:.80} where {before!r:.80} is told"
 
 
@@ -210,10 +210,10 @@ def recorded(
     }
 
 
-def _each_once(found: Iterable[tuple[Path, Episode]]) -> list[Episode]:
+def _each_once(episodes: Iterable[tuple[Path, Episode]]) -> list[Episode]:
     """Drop repeated episodes, which would count a demonstration twice, and warn about them."""
     first, repeated = dict[str, Episode](), Counter[Path]()
-    for path, episode in found:
+    for path, episode in episodes:
         # Player and seed do not matter, because a learner sees only the steps.
         same = to_line(replace(episode, task=replace(episode.task, id=task_key(episode.task)), seed=0, provenance={}))
         if same in first:

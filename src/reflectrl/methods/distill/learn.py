@@ -42,15 +42,20 @@ def targets(episodes: Iterable[Episode], config: DistillConfig) -> list[Target]:
     Raises:
         UserError: no episode is left to learn from.
     """
-    kept = [one for one in episodes if one.success or not config.won_only]
-    found = []
-    for step in (step for episode in kept for step in episode.steps):
-        soft = step.choice.probs if config.target == "soft" and step.choice is not None else ()
-        chosen = tuple(float(i == step.action) for i in range(len(step.observation.actions)))
-        found.append(Target(step.observation, soft or chosen))
-    if not found:
+    rows: list[Target] = []
+    for episode in episodes:
+        if config.won_only and not episode.success:
+            continue
+        for step in episode.steps:
+            probs: tuple[float, ...] = ()
+            if config.target == "soft" and step.choice is not None:
+                probs = step.choice.probs
+            if not probs:  # all on the chosen action
+                probs = tuple(float(i == step.action) for i in range(len(step.observation.actions)))
+            rows.append(Target(step.observation, probs))
+    if not rows:
         raise UserError("distill: the pair won none of its episodes; leave out distill.won_only")
-    return found
+    return rows
 
 
 def distillation_loss(logp_NA: Tensor, target_NA: Tensor) -> Tensor:

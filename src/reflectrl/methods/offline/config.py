@@ -92,7 +92,7 @@ class OfflineConfig:
     expectile: Annotated[float, Range(above=0, below=1)] = 0.8
     """Expectile of archer's critic: V of a state is this expectile of Q over the actions logged there. 0.5 is their
     mean; towards 1 it approaches the best of them."""
-    polyak: Annotated[float, Range(above=0, most=1)] = 0.03
+    target_rate: Annotated[float, Range(above=0, most=1)] = 0.03
     """Update rate per step of the target network, a slow copy of archer's critic (tau)."""
     critic_steps: Count = 2000
     """Optimiser steps of archer's critic. The critic that is best on held-out tasks is kept."""

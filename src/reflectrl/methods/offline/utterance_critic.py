@@ -70,7 +70,7 @@ def fit_critic(
         loss.backward()
         trainer.update({"loss": float(loss.detach())})
         trainer.step += 1
-        follow(target, critic, config.polyak)
+        follow(target, critic, config.target_rate)
         if trainer.is_due(every, config.critic_steps):
             checks.append((trainer.step, trainer.means()["loss"], deepcopy(target)))
 
@@ -131,7 +131,7 @@ def cached_critic(
         UserError: the data are texts, or a folder was made from other inputs (which the error names).
     """
     steps = transitions(data, episodes)
-    names = ("gamma", "held_out", "expectile", "polyak", "critic_steps", "critic_lr", "critic_batch")
+    names = ("gamma", "held_out", "expectile", "target_rate", "critic_steps", "critic_lr", "critic_batch")
     settings = {name: getattr(config, name) for name in names} | {"seed": seed}
 
     def make() -> ReferenceCache:

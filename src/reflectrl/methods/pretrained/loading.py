@@ -11,8 +11,8 @@ import tyro
 from reflectrl.cli.run import RunOption
 from reflectrl.core.config import Recipe, read_recipe
 from reflectrl.core.types import UserError
-from reflectrl.runs.arms import BASE, chosen, played_model
-from reflectrl.runs.artifacts import CARD, POLICY, REFLECTOR
+from reflectrl.runs.arms import select_arms
+from reflectrl.runs.state import CARD, POLICY, REFLECTOR
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,12 @@ def players_in(folder: Path, arm: str = "") -> tuple[Path, Path | None]:
         return folder / POLICY, second if second.is_dir() else None
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"--load: {folder} is neither a run folder nor an exported agent")
-    from reflectrl.runs.folder import RunFolder  # brings torch
+    from reflectrl.runs.players import is_base, planned_models  # brings torch
 
-    recipe, run = read_recipe(folder / "recipe.toml"), RunFolder(folder)
-    seed = recipe.seeds[0]
-    for name, row in chosen([arm] if arm else recipe.arms[::-1], recipe).items():
-        policy = played_model(name, recipe) if row.player == "policy" else ""
-        if policy not in ("", BASE) and run.is_trained(seed, policy):
-            has_reflector = row.reflector not in ("", BASE) and run.is_trained(seed, row.reflector)
-            return run.checkpoint(seed, policy), run.checkpoint(seed, row.reflector) if has_reflector else None
+    recipe = read_recipe(folder / "recipe.toml")
+    for name, row in select_arms([arm] if arm else recipe.arms[::-1], recipe).items():
+        sources = planned_models(recipe, folder, recipe.seeds[0], name)[:2] if row.player == "policy" else ()
+        trained = [None if source is None or is_base(source) else Path(source) for source in sources]
+        if trained and trained[0] is not None:
+            return trained[0], trained[1]
     raise UserError(f"--load: nothing is trained in {folder}" + (f" for the arm {arm!r}" if arm else ""))

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -31,7 +32,7 @@ from reflectrl.methods.reflecting.config import ReflectingConfig
 from reflectrl.methods.reflecting.rollouts import ReflectionRollouts, reflector_prompts
 from reflectrl.methods.reflecting.sampled import forget
 from reflectrl.methods.values.features import choice_table
-from reflectrl.models.players import Policy
+from reflectrl.models.players import Policy, Question
 from reflectrl.models.sharing import pack
 
 
@@ -80,30 +81,30 @@ def train_rejection(
             metrics |= trainer.means() if kept else {}
 
 
-class Place(NamedTuple):
-    """Index of an episode, and index of a step in it."""
+class State(NamedTuple):
+    """State that was met: index of an episode, and index of a step in it."""
 
     episode: int
     step: int
 
 
-def draw_states(episodes: Sequence[Episode], most: int, seed: int) -> list[Place]:
+def draw_states(episodes: Sequence[Episode], most: int, seed: int) -> list[State]:
     """Draw at most `most` steps with distinct observations from the episodes; return them in order."""
-    places: dict[object, Place] = {}
+    first_met: dict[object, State] = {}
     for e, episode in enumerate(episodes):
         for i in range(replayed(episode), len(episode.steps)):
-            places.setdefault(episode.steps[i].observation, Place(e, i))
-    found = list(places.values())
-    chosen = np.random.default_rng(seed).permutation(len(found))[:most]
-    return [found[i] for i in sorted(chosen.tolist())]
+            first_met.setdefault(episode.steps[i].observation, State(e, i))
+    states = list(first_met.values())
+    chosen = np.random.default_rng(seed).permutation(len(states))[:most]
+    return [states[i] for i in sorted(chosen.tolist())]
 
 
 def draw_reflections(
-    rollouts: ReflectionRollouts, places: Sequence[Place], batch: int, seed: int
-) -> dict[Place, list[Turn]]:
+    rollouts: ReflectionRollouts, states: Sequence[State], batch: int, seed: int
+) -> dict[State, list[Turn]]:
     """Draw `settings.samples` reflections for each state, at the training temperature."""
-    wanted = [(place, k) for place in places for k in range(rollouts.settings.samples)]
-    drawn: dict[Place, list[Turn]] = defaultdict(list)
+    wanted = [(state, k) for state in states for k in range(rollouts.settings.samples)]
+    drawn: dict[State, list[Turn]] = defaultdict(list)
     for first in range(0, len(wanted), batch):
         part = wanted[first : first + batch]
         lives = []
@@ -111,33 +112,33 @@ def draw_reflections(
             episode, rng = rollouts.latest.learned[e], np.random.default_rng(named_seed(seed, "reflection", e, i, k))
             nowhere = cast("TextEnv", None)  # a reflector reads the observation only
             lives.append(LiveEpisode(nowhere, episode.task, 0, rng, episode.steps[i].observation))
-        for (place, _), turn in zip(part, rollouts.drawing.turns(lives), strict=True):
-            drawn[place].append(turn)
+        for (state, _), turn in zip(part, rollouts.drawing.turns(lives), strict=True):
+            drawn[state].append(turn)
     return drawn
 
 
 def try_actions(
     rollouts: ReflectionRollouts,
     episodes: Sequence[Episode],
-    places: Sequence[Place],
+    states: Sequence[State],
     envs: Sequence[TextEnv],
     seed: int,
-) -> dict[Place, list[Tried]]:
+) -> dict[State, list[Tried]]:
     """Try every action at these steps of episodes, and play on from there with the current reflector and policy."""
     forget(rollouts.speaker)
     player = Together(rollouts.speaker, rollouts.policy)
     chosen: dict[int, list[int]] = defaultdict(list)
-    for e, i in places:
+    for e, i in states:
         chosen[e].append(i)
-    found: dict[Place, list[Tried]] = {}
+    tried: dict[State, list[Tried]] = {}
     count = rollouts.settings.continuations
     for e, steps in chosen.items():
-        tried = outcomes(episodes[e], steps, envs, player, count, 0, named_seed(seed, "outcomes", e))
-        found |= {Place(e, i): one for i, one in tried.items()}
-    played = sum(one.played for tried in found.values() for one in tried)
+        for i, outcome in outcomes(episodes[e], steps, envs, player, count, 0, named_seed(seed, "outcomes", e)).items():
+            tried[State(e, i)] = outcome
+    played = sum(action.played for action in chain.from_iterable(tried.values()))
     rollouts.totals["episodes"] += played
     rollouts.totals["env_steps"] += played + player.turns_taken
-    return found
+    return tried
 
 
 @dataclass
@@ -162,8 +163,8 @@ class Together:
 def keep_best(
     rollouts: ReflectionRollouts,
     episodes: Sequence[Episode],
-    drawn: dict[Place, list[Turn]],
-    values: dict[Place, list[Tried]],
+    drawn: dict[State, list[Turn]],
+    values: dict[State, list[Tried]],
 ) -> tuple[list[Example], list[float]]:
     """Select the best reflection of each state if it scores above the mean of the state's reflections.
 
@@ -171,20 +172,24 @@ def keep_best(
         The selected reflections as examples of supervised learning, and their gains over the mean.
     """
     policy, settings = rollouts.policy, rollouts.settings
-    asked = [(place, turn) for place, turns in drawn.items() for turn in turns]
-    steps = {place: episodes[place.episode].steps[place.step] for place in drawn}
-    questions = [(policy.prompt(steps[p].observation, turn.text), steps[p].observation.actions) for p, turn in asked]
+    steps = {state: episodes[state.episode].steps[state.step] for state in drawn}
+    scored, questions = list[State](), list[Question]()
+    for state, turns in drawn.items():
+        observation = steps[state].observation
+        for turn in turns:
+            scored.append(state)
+            questions.append((policy.prompt(observation, turn.text), observation.actions))
     logp_NA = choice_table(policy, questions, max(len(actions) for _, actions in questions)).double()
-    scores: dict[Place, list[float]] = defaultdict(list)
-    for (place, _), logp_A in zip(asked, logp_NA, strict=True):
-        scores[place].append(judged(logp_A, values[place], settings.judge))
+    scores: dict[State, list[float]] = defaultdict(list)
+    for state, logp_A in zip(scored, logp_NA, strict=True):
+        scores[state].append(judged(logp_A, values[state], settings.judge))
     prompts = dict(zip(steps, reflector_prompts(rollouts.drawing, list(steps.values())), strict=True))
     rows, gains = [], []
-    for place, turns in drawn.items():
-        best = int(np.argmax(scores[place]))
-        gain = scores[place][best] - float(np.mean(scores[place]))
+    for state, turns in drawn.items():
+        best = int(np.argmax(scores[state]))
+        gain = scores[state][best] - float(np.mean(scores[state]))
         if gain > 1e-6:
-            rows.append(Example((*prompts[place], *turns[best].token_ids), len(prompts[place])))
+            rows.append(Example((*prompts[state], *turns[best].token_ids), len(prompts[state])))
             gains.append(gain)
     return rows, gains
 
@@ -202,4 +207,4 @@ def judged(logp_A: Tensor, tried: Sequence[Tried], judge: str) -> float:
     """
     if judge == "choice":
         return float(logp_A[best_of(tried)])
-    return sum(float(logp_A[one.action].exp()) * one.mean_return for one in tried)
+    return sum(float(logp_A[action.action].exp()) * action.mean_return for action in tried)

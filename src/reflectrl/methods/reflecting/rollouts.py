@@ -115,7 +115,7 @@ class ReflectionRollouts(EpisodeRollouts):
             advantages_N = choice_gains(self.policy, played, steps, advantages_N)
         turns = {n: turn for n, step in enumerate(played) if (turn := reflection_of(step)) is not None}
         rows = [Example((*prompts[n], *turn.token_ids), len(prompts[n])) for n, turn in turns.items()]
-        texts, places = [turn.text for turn in turns.values()], torch.tensor(list(turns), dtype=torch.long)
+        texts, step_R = [turn.text for turn in turns.values()], torch.tensor(list(turns), dtype=torch.long)
         metrics = {
             "reflections": float(len(rows)),
             "distinct_reflections": float(len(set(texts))),
@@ -123,7 +123,7 @@ class ReflectionRollouts(EpisodeRollouts):
         }
         old = [turn.logprobs for turn in turns.values()]
         minibatches = assign_reflections(lm, rows, config, latest.rng)
-        return Reflections(rows, old, advantages_N[places], steps.returns_N[places], minibatches, metrics)
+        return Reflections(rows, old, advantages_N[step_R], steps.returns_N[step_R], minibatches, metrics)
 
     def end_update(self) -> dict[str, float]:
         self.drawing.clear_cache()
@@ -184,21 +184,21 @@ def choice_gains(policy: Policy, played: Sequence[Step], steps: Steps, advantage
     Where no action turned out better than expected, the result is 0.
     """
     best = better_actions(played, advantages_N)
-    found = [n for n, step in enumerate(played) if step.observation in best and step.reflection is not None]
-    if not found:
+    compared = [n for n, step in enumerate(played) if step.observation in best and step.reflection is not None]
+    if not compared:
         return torch.zeros_like(advantages_N)
     labels, questions = [], []
-    for n in found:
+    for n in compared:
         step, action = played[n], best[played[n].observation]
         order = step.choice.order if step.choice is not None else ()
         labels.append(order.index(action) if order else action)
         questions.append((policy.prompt(step.observation, None, order), step.observation.actions))
     width = max(len(actions) for _, actions in questions)
-    told = choice_table(policy, [(steps.prompts[n], steps.actions[n]) for n in found], width)
-    untold = choice_table(policy, questions, width)
-    gains = (told - untold).gather(1, torch.tensor(labels)[:, None])[:, 0]
+    with_reflection = choice_table(policy, [(steps.prompts[n], steps.actions[n]) for n in compared], width)
+    without = choice_table(policy, questions, width)
+    gains = (with_reflection - without).gather(1, torch.tensor(labels)[:, None])[:, 0]
     result_N = torch.zeros_like(advantages_N)
-    result_N[found] = (gains - gains.mean()).to(result_N)
+    result_N[compared] = (gains - gains.mean()).to(result_N)
     return result_N
 
 
@@ -207,5 +207,10 @@ def better_actions(played: Sequence[Step], advantages_N: Tensor) -> dict[Observa
     earned: dict[Observation, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for step, advantage in zip(played, advantages_N.tolist(), strict=True):
         earned[step.observation][step.action].append(advantage)
-    means = {seen: {a: sum(some) / len(some) for a, some in actions.items()} for seen, actions in earned.items()}
-    return {seen: max(found, key=lambda a: found[a]) for seen, found in means.items() if max(found.values()) > 0}
+    best: dict[Observation, int] = {}
+    for observation, actions in earned.items():
+        means = {action: sum(advantages) / len(advantages) for action, advantages in actions.items()}
+        action = max(means, key=lambda a: means[a])
+        if means[action] > 0:
+            best[observation] = action
+    return best

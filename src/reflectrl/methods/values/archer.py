@@ -69,16 +69,16 @@ def train_archer(
         # The critic: Q(s, a) ← r + gamma V'(s') and V(s) ← sum_a pi(a|s) Q'(s, a). Primed values are the target's.
         drawn = buffer.draw(values.critic_steps * values.critic_batch, generator)
         # Each distinct state is read once by the policy, although many transitions share it.
-        states_S, place_N = drawn.state_N.unique(return_inverse=True)
+        states_S, index_N = drawn.state_N.unique(return_inverse=True)
         questions = [buffer.questions[i] for i in states_S.tolist()]
         policy_SA = choice_table(policy, questions, buffer.prior_SA.shape[1]).to(device)
-        for rows in torch.arange(len(place_N)).split(values.critic_batch):
+        for rows in torch.arange(len(index_N)).split(values.critic_batch):
             state_N, label_N, reward_N, next_N = (tensor[rows].to(device) for tensor in drawn)
             states_ND, actions_NAD, _ = buffer.features(state_N)
             with torch.no_grad():
                 following_N = target.values(buffer.features(next_N).states_ND)
                 targets_N = td_targets(reward_N, following_N, next_N == END, config.gamma)
-                mean_N = expected_value(policy_SA[place_N[rows]], target.lower_q(states_ND, actions_NAD))
+                mean_N = expected_value(policy_SA[index_N[rows]], target.lower_q(states_ND, actions_NAD))
             q_2N = critic.q_values(states_ND, actions_NAD[torch.arange(len(rows)), label_N])
             q_loss, v_loss = td_loss(q_2N, targets_N), losses.value_loss(critic.values(states_ND), mean_N)
             (q_loss + v_loss).backward()
@@ -91,19 +91,19 @@ def train_archer(
         with torch.no_grad():
             advantages_SA = critic.lower_q(states_SD, actions_SAD) - critic.values(states_SD)[:, None]
         taken = values.actor_steps if trainer.step >= config.critic_warmup else 0  # a new critic would mislead it
-        for rows in torch.randint(len(place_N), (taken, values.actor_batch), generator=generator):
+        for rows in torch.randint(len(index_N), (taken, values.actor_batch), generator=generator):
             totals: Metrics = {}
-            for places in place_N[rows].sort().values.split(config.minibatch):
-                logp_NA = choice_logp(policy, [questions[i] for i in places.tolist()])
+            for states in index_N[rows].sort().values.split(config.minibatch):  # equal states are neighbours
+                logp_NA = choice_logp(policy, [questions[i] for i in states.tolist()])
                 listed, weights_NA = slice(logp_NA.shape[1]), logp_NA.detach().exp()
                 if values.actor_actions == "sampled":
                     drawn_N = weights_NA.cpu().multinomial(1, generator=generator).to(device)
                     weights_NA = torch.zeros_like(weights_NA).scatter_(1, drawn_N, 1.0)
-                terms = {"policy_loss": policy_gradient_loss(logp_NA, advantages_SA[places, listed], weights_NA)}
+                terms = {"policy_loss": policy_gradient_loss(logp_NA, advantages_SA[states, listed], weights_NA)}
                 terms["entropy"] = losses.entropy(logp_NA).mean()
-                terms["kl"] = losses.categorical_kl(logp_NA, prior_SA[places, listed]).mean()
+                terms["kl"] = losses.categorical_kl(logp_NA, prior_SA[states, listed]).mean()
                 loss = terms["policy_loss"] - config.entropy_coef * terms["entropy"] + config.kl_coef * terms["kl"]
-                share = len(places) / len(rows)
+                share = len(states) / len(rows)
                 (share * loss).backward()
                 accumulate(totals, terms, share)
             trainer.update(totals)

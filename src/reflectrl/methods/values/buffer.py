@@ -83,10 +83,10 @@ class TransitionBuffer(nn.Module):
         Raises:
             UserError: the buffer is still empty, because every episode was truncated at its first step.
         """
-        asked = list(zip(steps.prompts, steps.actions, strict=True))
-        if new := [question for question in dict.fromkeys(asked) if question not in self._numbers]:
+        met = list(zip(steps.prompts, steps.actions, strict=True))
+        if new := [question for question in dict.fromkeys(met) if question not in self._numbers]:
             self._append(new, read_states(self.policy, new, self.temperature))
-        state_N = torch.tensor([self._numbers[question] for question in asked])
+        state_N = torch.tensor([self._numbers[question] for question in met])
         # Steps of an episode are neighbours, so the next row is the next state, except at an episode's last step.
         next_N, lasts = state_N.roll(-1), torch.tensor(steps.ends) - 1
         next_N[lasts] = END
@@ -112,16 +112,16 @@ class TransitionBuffer(nn.Module):
         kept, device = (self.states_SD, self.actions_SAD, self.prior_SA), self.policy.lm.device
         return StateFeatures(*(tensor[state_N.cpu()].to(device) for tensor in kept))
 
-    def _append(self, questions: Sequence[Question], found: StateFeatures) -> None:
-        found = StateFeatures(*(tensor.cpu() for tensor in found))
-        width = max(self.prior_SA.shape[1], found.logp_NA.shape[1])
+    def _append(self, questions: Sequence[Question], features: StateFeatures) -> None:
+        features = StateFeatures(*(tensor.cpu() for tensor in features))
+        width = max(self.prior_SA.shape[1], features.logp_NA.shape[1])
 
         def wide(tensor: Tensor, value: float = 0.0) -> Tensor:
             return pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, width - tensor.shape[1]), value=value)
 
-        self.states_SD = torch.cat([self.states_SD, found.states_ND])
-        self.actions_SAD = torch.cat([wide(self.actions_SAD), wide(found.actions_NAD)])
-        self.prior_SA = torch.cat([wide(self.prior_SA, -torch.inf), wide(found.logp_NA, -torch.inf)])
+        self.states_SD = torch.cat([self.states_SD, features.states_ND])
+        self.actions_SAD = torch.cat([wide(self.actions_SAD), wide(features.actions_NAD)])
+        self.prior_SA = torch.cat([wide(self.prior_SA, -torch.inf), wide(features.logp_NA, -torch.inf)])
         self.load([*self.questions, *questions])
 
     def _forget(self) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from reflectrl.core.config.rules import Count, Positive, Range
 
 if TYPE_CHECKING:
-    from reflectrl.core.config import Recipe
+    from reflectrl.core.config import Recipe, RLConfig
 
 
 @dataclass(frozen=True)
@@ -47,3 +47,8 @@ def values_settings(recipe: Recipe) -> ValuesConfig:
     """Return the section [values] of a recipe."""
     found: ValuesConfig = recipe.sections["values"]
     return found
+
+
+def rl_settings(recipe: Recipe) -> RLConfig:
+    """Return the recipe's [rl] without the settings that only learning from returns needs."""
+    return replace(recipe.rl, baseline="none", refills=0, replay=0, replay_episodes=0, replay_log=0)

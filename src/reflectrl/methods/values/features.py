@@ -41,8 +41,8 @@ def read_states(policy: Policy, questions: Sequence[Question], temperature: floa
     answers = [[spoken(policy, actions, label) for label in range(len(actions))] for _, actions in questions]
     states, actions, logp = ([torch.empty(0)] * len(questions) for _ in range(3))
     for part in passes(policy, questions):
-        asked, counts = [questions[i] for i in part], [len(answers[i]) for i in part]
-        logits_NA, hidden_ND = policy.logits(*zip(*asked, strict=True))
+        batch, counts = [questions[i] for i in part], [len(answers[i]) for i in part]
+        logits_NA, hidden_ND = policy.logits(*zip(*batch, strict=True))
         spelled = [(*questions[i][0], *answer)[-lm.context :] for i in part for answer in answers[i]]
         read = lm.backend.read(pack(spelled)).split(counts)
         for k, i in enumerate(part):

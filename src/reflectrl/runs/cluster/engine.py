@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 
-from reflectrl.runs.cluster.connection import connected
 from reflectrl.core.config import Recipe
 from reflectrl.core.envs.workers import MakeEnv, portable
-from reflectrl.runs.artifacts import Artifact
-from reflectrl.runs.folder import Context, RunFolder
-from reflectrl.runs.workers import Timings, make, seldom, silence
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
+from reflectrl.runs.artifact import Artifact
+from reflectrl.runs.cluster.connection import connected
+from reflectrl.runs.folder import Context, RunFolder
+from reflectrl.runs.workers import Timings, make, seldom, silence
 
 RETRIES = 3
 """Number of restarts of an artifact whose worker or machine was lost. It continues from its last saved state."""

@@ -7,11 +7,11 @@ from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from typing import Any
 
-from reflectrl.runs.cluster.connection import connected
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.envs.workers import MakeEnv, RemoteEnv, portable
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
+from reflectrl.runs.cluster.connection import connected
 
 Asked = list[tuple[RemoteEnv, Future[Any]]]
 

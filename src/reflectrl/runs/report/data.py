@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from reflectrl.core.config.files import parse_toml
 from reflectrl.core.config.folders import read_regular
+from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
 
@@ -237,15 +238,10 @@ def read_lines(path: Path, made: Callable[[dict[str, Any]], T], what: str) -> li
     Raises:
         UserError: another line is not such an object. The message names the line, and the expected kind (`what`).
     """
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    found = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            found.append(made(dict(json.loads(line))))
-        except (ValueError, TypeError, KeyError) as error:
-            if number < len(lines):
-                raise UserError(f"{path}: line {number} is no {what} object: {one_line(error)}") from error
-    return found
+    if not path.exists():
+        return []
+    rows = read_json_lines(path, lambda line: made(dict(parse_json(line))), f"no {what} object", half_written="skip")
+    return [row for _, row in rows]
 
 
 def read_metrics(path: Path) -> tuple[Metric, ...]:

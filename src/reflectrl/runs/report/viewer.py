@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core.episodes import read_episodes
-from reflectrl.runs.report.data import in_page_order
 from reflectrl.core.types import Episode, Step, named_seed
+from reflectrl.runs.report.data import in_page_order
 
 PER_OUTCOME = 8
 """Largest number of successes per arm on the page, and of failures."""

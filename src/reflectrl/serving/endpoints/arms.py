@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from reflectrl.core.types import UserError
-from reflectrl.runs.arms import BASE, PLAYED, SFT, Arm, all_arms
-from reflectrl.runs.graph import Plan
+from reflectrl.runs.arms import Arm, all_arms, base, policy, reflected, reflector
+from reflectrl.runs.artifact import PLAYED, Artifact, Build, Plan, Source, artifact
+from reflectrl.runs.stages import fine_tuned
 from reflectrl.serving.endpoints.config import ASKED, Style, teacher_settings
 
 if TYPE_CHECKING:
     from reflectrl.core.config import Recipe
 
-BUILDERS = "reflectrl.serving.endpoints.builders"
 SHARED = tuple(f"endpoint.{key}" for key in ASKED)
 ABOUT: dict[Style, str] = {
     "act": "a model behind an endpoint, which acts",
@@ -25,63 +26,95 @@ ABOUT: dict[Style, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Round:
-    """A round of DAgger: the student that plays, and the logs of episodes that the round reads and writes.
+# ---- teaching ------------------------------------------------------------------------------------------------------
 
-    Attributes:
-        log: name of the log that it writes, `episodes/LOG-seedN-train.jsonl`.
-        before: name of the previous round's log; "" for the teaching episodes.
-        policy: the student's policy, one of the models.
+
+@artifact("teach", "teach", "episodes/teach-seed{seed}-{name}.jsonl", settings=("env", "teach", "teacher", *SHARED))
+def endpoint_episodes(build: Build) -> None:
+    """Write the teaching episodes of a split, whose name the artifact has, with an endpoint as teacher."""
+    from reflectrl.serving.endpoints.lessons import write_teaching  # brings torch, which a dry run does without
+
+    write_teaching(build)
+
+
+@endpoint_episodes.continued_while
+def lacks_teaching(build: Build) -> bool:
+    """Return whether a log of teaching episodes lacks some, or has nothing to learn from."""
+    from reflectrl.serving.endpoints.lessons import remaining_teaching
+
+    return remaining_teaching(build)
+
+
+def teaching(plan: Plan, split: str) -> Artifact:
+    """Plan the teaching episodes of a split that an endpoint writes."""
+    files = plan.recipe.teach.log if teacher_settings(plan.recipe).ask == "log" else ()
+    return endpoint_episodes(plan, split, files=files)
+
+
+# ---- DAgger --------------------------------------------------------------------------------------------------------
+
+
+@artifact("dagger", "sft", "episodes/{log}-seed{seed}-train.jsonl", settings=(*PLAYED, "teach"))
+def student_walks(
+    build: Build, *, teaching: Path, policy: Source, reflector: Source, earlier: Path | None, log: str
+) -> None:
+    """Let the student play, and let the teacher label the states that it meets (DAgger, Ross et al. 2011).
+
+    Args:
+        teaching: the teaching episodes.
+        policy: the student's policy.
         reflector: the student's reflector.
+        earlier: the log of the round before; None in the first round, whose log begins with the teaching episodes.
+        log: name of the log.
     """
+    from reflectrl.serving.endpoints.lessons import write_walks
 
-    log: str
-    before: str
-    policy: str
-    reflector: str
+    write_walks(build, log, earlier or teaching, policy, reflector)
 
 
-ROUNDS = {
-    "train": Round("dagger", "", "policy", "reflector"),
-    "2": Round("dagger-2", "dagger", "dagger-policy", "dagger-reflector"),
-    "3": Round("dagger-3", "dagger-2", "dagger-2-policy", "dagger-2-reflector"),
-    "4": Round("dagger-4", "dagger-3", "dagger-3-policy", "dagger-3-reflector"),
-}
-"""Artifact name → round. Each round starts from the models that the previous one has trained."""
+ROUNDS = {"dagger": "train", "dagger-2": "2", "dagger-3": "3", "dagger-4": "4"}
+"""Name of a round's arm and of its log → name of the round in the graph. Each round starts from the models that the one
+before it has trained."""
 
 
-@dataclass(frozen=True)
-class Aggregated(SFT):
-    """A model fine-tuned on the teaching episodes and on the teacher's labels of the student's own states (DAgger)."""
+def aggregated(player: str, arm: str, plan: Plan) -> Artifact:
+    """Plan a model fine-tuned on the teaching episodes and on the teacher's labels of the student's own states.
 
-    def artifacts(self, plan: Plan, name: str) -> list[str]:
-        """Add the aggregated episodes (earlier ones, then the student's) and the model. Return the model's artifact."""
-        [(number, played)] = [(number, one) for number, one in ROUNDS.items() if one.log == self.log]
-        output = f"episodes/{self.log}-seed{plan.seed}-train.jsonl"
-        asks = (*SHARED, "teacher") if plan.recipe.teach.by == "endpoint" else ("teacher",)
-        inputs = [plan.reflected("train"), *plan.model(played.policy), *plan.model(played.reflector)]
-        walked = plan.add("dagger", number, "sft", f"{BUILDERS}:dagger", output, inputs, *PLAYED, "teach", *asks)
-        inputs = [*plan.model(BASE), walked, plan.reflected("validation")]
-        return [plan.add("sft", name, "sft", "reflectrl.runs.training:sft", plan.checkpoint(name), inputs, *PLAYED,
-                         "sft")]  # fmt: skip
-
-
-MODELS = {
-    f"{played.log}-{player}": Aggregated(player, log=played.log)
-    for played in ROUNDS.values()
-    for player in ("reflector", "policy")
-}
-ARMS = {
-    played.log: Arm(
-        "SFT, walks of its own labelled by the teacher, SFT again"
-        if not played.before
-        else f"{played.before}, once more",
-        f"{played.log}-policy",
-        f"{played.log}-reflector",
+    Args:
+        player: its role: "policy" or "reflector".
+        arm: the round.
+    """
+    before = list(ROUNDS)[list(ROUNDS).index(arm) - 1] if arm != "dagger" else ""
+    episodes = reflected(plan, "train")
+    acting = aggregated("policy", before, plan) if before else policy(plan)
+    speaking = aggregated("reflector", before, plan) if before else reflector(plan)
+    walks = student_walks(
+        plan,
+        ROUNDS[arm],
+        teaching=episodes,
+        policy=acting,
+        reflector=speaking,
+        earlier=acting.given("train") if before else None,
+        log=arm,
+        settings=(*SHARED, "teacher") if plan.recipe.teach.by == "endpoint" else ("teacher",),
     )
-    for played in ROUNDS.values()
+    start, validation = base(plan), reflected(plan, "validation")
+    return fine_tuned(plan, f"{arm}-{player}", start=start, train=walks, validation=validation, player=player)
+
+
+def _round(arm: str, about: str) -> Arm:
+    return Arm(about, partial(aggregated, "policy", arm), partial(aggregated, "reflector", arm))
+
+
+ARMS = {
+    "dagger": _round("dagger", "SFT, walks of its own labelled by the teacher, SFT again"),
+    "dagger-2": _round("dagger-2", "dagger, once more"),
+    "dagger-3": _round("dagger-3", "dagger-2, once more"),
+    "dagger-4": _round("dagger-4", "dagger-3, once more"),
 }
+
+
+# ---- players behind endpoints --------------------------------------------------------------------------------------
 
 
 def arms_of(recipe: Recipe) -> dict[str, Arm]:
@@ -104,17 +137,15 @@ def _arm(recipe: Recipe, name: str) -> Arm:
     here = table.get("local") or ("" if {"base_url", "model"} & set(table) else shared.local)
     asked = here or f"{table.get('model', shared.model)} at {host}"
     settings = (*SHARED, *(f"players.{name}.{key}" for key in (*ASKED, "style", "max_tokens", "history")))
-    players = "reflectrl.serving.endpoints.contestants:players"
     if style == "reflector":
-        return Arm(ABOUT[style], "policy", players=players, settings=settings, asked=asked)
-    reflector = "reflector" if style == "pair" else ""
+        return Arm(ABOUT[style], policy, players=contestants, settings=settings, asked=asked)
     settings = (*settings, "play", "model") if style == "pair" else settings
-    return Arm(ABOUT[style], reflector=reflector, player="endpoint", players=players, settings=settings, asked=asked)
+    model = reflector if style == "pair" else None
+    return Arm(ABOUT[style], reflector=model, player="endpoint", players=contestants, settings=settings, asked=asked)
 
 
-def teaching(plan: Plan, split: str) -> str:
-    """Add the teaching episodes of a split that an endpoint writes."""
-    output, config = f"episodes/teach-seed{plan.seed}-{split}.jsonl", teacher_settings(plan.recipe)
-    files = plan.recipe.teach.log if config.ask == "log" else ()
-    return plan.add("teach", split, "teach", f"{BUILDERS}:teaching", output, (), "env", "teach", "teacher", *SHARED,
-                    remaining=f"{BUILDERS}:remaining_teaching", files=files)  # fmt: skip
+def contestants(*given: Any) -> Any:
+    """Return the players of an arm [players.NAME]. Takes the arguments of `Arm.players`."""
+    from reflectrl.serving.endpoints.contestants import players
+
+    return players(*given)

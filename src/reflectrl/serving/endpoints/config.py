@@ -15,6 +15,7 @@ from reflectrl.core.types import UserError
 
 if TYPE_CHECKING:
     from reflectrl.core.config import Recipe
+    from reflectrl.runs.artifact import Build
 
 Style = Literal["act", "reason", "react", "pair", "reflector"]
 BUDGET = ("max_requests", "max_total_tokens", "max_cost")
@@ -171,9 +172,15 @@ class JudgeConfig:
     """Longest answer in the model's tokens. Raise it for a model that thinks aloud."""
 
     @property
-    def rollouts(self) -> str:
-        """Function that collects episodes instead of `EpisodeRollouts`; "" for the usual rollouts."""
-        return "reflectrl.serving.endpoints.judged:judged_rollouts" if self.coef else ""
+    def collects(self) -> bool:
+        """True if `rollouts` collects the episodes of online RL, instead of `EpisodeRollouts`."""
+        return bool(self.coef)
+
+    def rollouts(self, build: Build, *given: Any) -> Any:
+        """Return the rollouts that a judge ranks. `given` are the arguments of `EpisodeRollouts`."""
+        from reflectrl.serving.endpoints.judged import judged_rollouts  # brings torch, which a dry run does without
+
+        return judged_rollouts(build, *given)
 
     def rl_settings(self, recipe: Recipe) -> tuple[str, ...]:
         """Return the keys on which the result of online RL depends.
@@ -186,7 +193,7 @@ class JudgeConfig:
         require_address(endpoint_settings(recipe), "endpoint")
         if recipe.rl.group < 2:
             raise UserError("judge.coef: a judge compares episodes of one task; set rl.group to at least 2")
-        others = [name for name, one in recipe.sections.items() if one is not self and getattr(one, "rollouts", None)]
+        others = [name for name, one in recipe.sections.items() if one is not self and getattr(one, "collects", False)]
         if others:
             raise UserError(f"judge.coef does not go with [{others[0]}]: both collect the episodes")
         return ("judge", *(f"endpoint.{key}" for key in ASKED))

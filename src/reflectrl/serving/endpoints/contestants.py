@@ -13,9 +13,7 @@ from reflectrl.core.players import Player
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.prompts.messages import continued, conversation, follow_up
 from reflectrl.core.types import Sampling, Turn, UserError, named_seed
-from reflectrl.models.load import load_model
 from reflectrl.models.players import Policy
-from reflectrl.runs.folder import Context
 from reflectrl.runs.players import Models, make_policy, make_reflector
 from reflectrl.serving.endpoints.answers import without_thinking
 from reflectrl.serving.endpoints.client import Ask, Endpoint, Message
@@ -39,23 +37,17 @@ def journal_of(recipe: Recipe, folder: Path) -> Journal:
 
 
 def players(
-    context: Context, name: str, seed: int, models: Models | None, temperature: float
+    recipe: Recipe, folder: Path, name: str, models: Models, temperature: float
 ) -> tuple[Player, Player | None]:
-    """Return the player and the reflector of the arm [players.NAME]. `Arm.players` names this function."""
-    recipe = context.recipe
+    """Return the player and the reflector of the arm [players.NAME]. Takes the arguments of `Arm.players`."""
     config = player_settings(recipe, name)
-    endpoint = asked_by(config, recipe, context.run.path)
+    endpoint = asked_by(config, recipe, folder)
     if config.style == "reflector":
-        assert models is not None, "the arm has a policy"
+        assert models[0] is not None, "the arm has a policy"
         policy = make_policy(recipe, models[0], Sampling(temperature))
         return policy, EndpointReflector(name, endpoint, config, recipe.play.reflection_temperature, policy)
     player = EndpointPlayer(name, endpoint, config, temperature)
-    if config.style != "pair":
-        return player, None
-    folder = context.run.checkpoint(seed, "reflector")
-    if not context.run.is_trained(seed, "reflector"):
-        raise UserError(f"{folder} is not trained yet; run the recipe first")
-    return player, make_reflector(recipe, load_model(folder, recipe.model, "reflector"))
+    return player, None if models[1] is None else make_reflector(recipe, models[1])
 
 
 def asked_by(config: EndpointConfig, recipe: Recipe, folder: Path) -> Endpoint | LocalModel:

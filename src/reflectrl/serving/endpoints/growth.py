@@ -14,9 +14,9 @@ from reflectrl.runs.report.table import Cell, tables
 from reflectrl.serving.endpoints.arms import ROUNDS
 
 NOTE = (
-    "What each pair was fine-tuned on: the teaching episodes, then also walks of the student, in whose states the"
-    " teacher said what is best. Counts are means over seeds. Success is that of the trained pair on the last stage, in"
-    " percent with its interval: where it no longer grows with the labels, asking more does not help."
+    "Each pair is fine-tuned on the teaching episodes and on the student's episodes so far, in which the teacher"
+    " labelled the best actions. Counts are means over seeds. Success is on the last stage, in percent with its"
+    " interval. If it no longer grows with the labels, further rounds do not help."
 )
 
 
@@ -39,9 +39,9 @@ def growth(folder: Path, run: Run) -> Section | None:
         rows.append((arm, *counts, f"{100 * mean(won):.1f}" if won else "–", *map(_shown, cells)))
     if not rows:
         return None
-    columns = ("Arm", "Episodes", "Labelled steps", "Of them new", "Walks won")
+    columns = ("Arm", "Episodes", "Labelled steps", "New labels", "Student won, %")
     success = (f"Success: {table.split}, {table.sampling}" for table in results)
-    return Section("What asking more was worth", NOTE, (*columns, *success), tuple(rows))
+    return Section("Success by DAgger round", NOTE, (*columns, *success), tuple(rows))
 
 
 def _rounds(folder: Path) -> Iterator[tuple[str, list[list[Taught]], list[list[Taught]]]]:
@@ -50,15 +50,15 @@ def _rounds(folder: Path) -> Iterator[tuple[str, list[list[Taught]], list[list[T
     A log begins with the previous round's log, so the new episodes are the rest.
     """
     before: dict[str, int] = {}
-    for played in ROUNDS.values():
-        logs = {path.stem.split("-seed")[1]: _read(path) for path in sorted(folder.glob(f"{played.log}-seed*.jsonl"))}
+    for arm in ROUNDS:
+        logs = {path.stem.split("-seed")[1]: _read(path) for path in sorted(folder.glob(f"{arm}-seed*.jsonl"))}
         if not logs:
             return
-        if not played.before:
+        if not before:
             first = {seed: [one for one in log if not one.by_student] for seed, log in logs.items()}
             before = {seed: len(log) for seed, log in first.items()}
             yield "sft", [*first.values()], []
-        yield played.log, [*logs.values()], [log[before.get(seed, 0) :] for seed, log in logs.items()]
+        yield arm, [*logs.values()], [log[before.get(seed, 0) :] for seed, log in logs.items()]
         before = {seed: len(log) for seed, log in logs.items()}
 
 

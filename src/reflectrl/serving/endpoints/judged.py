@@ -12,8 +12,7 @@ from reflectrl.core.terminal import console
 from reflectrl.core.types import Episode, UserError
 from reflectrl.learn.exploration import RewardShaping
 from reflectrl.learn.rollouts import EpisodeRollouts
-from reflectrl.runs.artifacts import Artifact
-from reflectrl.runs.folder import Context
+from reflectrl.runs.artifact import Build
 from reflectrl.serving.endpoints.client import Endpoint
 from reflectrl.serving.endpoints.config import JudgeConfig, endpoint_settings, require_address
 from reflectrl.serving.endpoints.contestants import asked_by
@@ -24,12 +23,12 @@ STANDING = "standing"
 """Key of an episode's provenance for its standing, so that the replay buffer keeps it."""
 
 
-def judged_rollouts(context: Context, artifact: Artifact, *given: Any) -> JudgedRollouts:
+def judged_rollouts(build: Build, *given: Any) -> JudgedRollouts:
     """Return the rollouts of a recipe with `judge.coef`. `given` are the arguments of `EpisodeRollouts`."""
     if distributed.current().size > 1:
         raise UserError("judge.coef: a judge cannot be asked by several processes that train together")
-    recipe = context.recipe
-    judge = asked_by(require_address(endpoint_settings(recipe), "endpoint"), recipe, context.run.path)
+    recipe = build.recipe
+    judge = asked_by(require_address(endpoint_settings(recipe), "endpoint"), recipe, build.context.run.path)
     settings: JudgeConfig = recipe.sections["judge"]
     rl = given[3]
     most = rl.updates * (1 + rl.refills) * rl.episodes * (rl.group - 1)

@@ -21,6 +21,12 @@ TOLD = re.compile(
     r"|\b(provided|given|specified|as) (best|optimal|correct) action\b|\bfor (you|me) alone\b|\bas an ai\b"
 )
 """Words by which a reflection gives away that its author knew the best action, or repeats the instructions."""
+Verdict = Literal["first", "second", "tie", "unclear"]
+"""Answers of a judge that compares two texts, A and B."""
+PREFERENCE: dict[Verdict, float] = {"first": 1.0, "second": 0.0, "tie": 0.5, "unclear": 0.5}
+"""Preference for the text that was shown first, by verdict."""
+VERDICT = r"\b(A|B|TIE|Tie|tie)\b"
+PUNCTUATION = " .*\"'()[]\n"
 PROMPT_WORDS = re.compile(r"(?im)^\W*(actions|legal actions|choice|action)\W*:")
 
 
@@ -65,6 +71,25 @@ def _mentioned(text: str, actions: Sequence[str]) -> int | None:
 
 def _occurs(words: str, text: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
+
+
+def read_verdict(answer: str) -> Verdict:
+    """Return the judge's preference: "first", "second", "tie", or "unclear" if it does not say.
+
+    Three forms are tried in this order: the first word is "A", "B" or "TIE"; such a word stands alone on the last line;
+    only one of these words occurs in the whole answer.
+    """
+    said = without_thinking(answer)
+    if len(said.strip(PUNCTUATION)) == 1:
+        said = said.upper()  # in a sentence, "a" is an article
+    lines = said.splitlines() or [""]
+    first, last = re.match(rf"\W*{VERDICT}\W*(\Z|[.:,\n])", said), re.fullmatch(rf"\W*{VERDICT}\W*", lines[-1])
+    found = first or last
+    named = {found[1]} if found else set(re.findall(VERDICT, said))
+    if len(named) != 1:
+        return "unclear"
+    word = named.pop()
+    return "first" if word == "A" else "second" if word == "B" else "tie"
 
 
 def read_reflection(answer: str) -> str:

@@ -12,9 +12,7 @@ from reflectrl.core.prompts.messages import comparison
 from reflectrl.core.types import Episode
 from reflectrl.serving.endpoints.client import Ask, Endpoint
 from reflectrl.serving.endpoints.local import LocalModel
-from reflectrl.serving.endpoints.parsing import read_action
-
-VERDICTS = ("A", "B", "TIE")
+from reflectrl.serving.endpoints.parsing import PREFERENCE, read_verdict
 
 
 def standings(texts: Sequence[str], preference: Callable[[str, str], float]) -> Mapping[str, float]:
@@ -57,14 +55,9 @@ def rank_episodes(
     told = [[transcript(episode, longest) for episode in group] for group in groups]
     pairs = list(dict.fromkeys(pair for texts in told for pair in both_ways(list(dict.fromkeys(texts)))))
     answers = judge.complete_all([Ask(comparison(*pair), max_tokens) for pair in pairs])
-    preferred = {pair: _preference(answer) for pair, answer in zip(pairs, answers, strict=True)}
+    preferred = {pair: PREFERENCE[read_verdict(answer)] for pair, answer in zip(pairs, answers, strict=True)}
     ranked = [standings(list(dict.fromkeys(texts)), lambda *pair: preferred[pair]) for texts in told]
     return [[standing[text] for text in texts] for texts, standing in zip(told, ranked, strict=True)]
-
-
-def _preference(answer: str) -> float:
-    found = read_action(answer, VERDICTS)
-    return {"A": 1.0, "B": 0.0}.get(VERDICTS[found], 0.5) if found is not None else 0.5
 
 
 def transcript(episode: Episode, longest: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from reflectrl.core.config.rules import Count, Natural, NeedsTrust, Positive, Variable
 from reflectrl.core.types import UserError
@@ -11,6 +11,7 @@ from reflectrl.serving.endpoints.config import EndpointConfig
 
 if TYPE_CHECKING:
     from reflectrl.core.config import Recipe
+    from reflectrl.runs.artifact import Build
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,15 @@ class RolloutsConfig:
     # ---- what the core asks of sections ------------------------------------------------------------------------------
 
     @property
-    def rollouts(self) -> str:
-        """Class that collects episodes instead of `EpisodeRollouts`, as "module:name"; "" for none."""
-        return "reflectrl.serving.remote.rollouts:served_rollouts" if self.servers else ""
+    def collects(self) -> bool:
+        """True if `rollouts` collects the episodes of online RL, instead of `EpisodeRollouts`."""
+        return bool(self.servers)
+
+    def rollouts(self, build: Build, *given: Any) -> Any:
+        """Return the rollouts that servers play. `given` are the arguments of `EpisodeRollouts`."""
+        from reflectrl.serving.remote.rollouts import served_rollouts  # brings torch, which a dry run does without
+
+        return served_rollouts(build, *given)
 
     def rl_settings(self, recipe: Recipe) -> tuple[str, ...]:
         """Return the keys of this section that change the result of online RL: without lag, none.

@@ -27,8 +27,7 @@ from reflectrl.learn.validation import evenly
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy, Reflector
-from reflectrl.runs.artifacts import Artifact
-from reflectrl.runs.folder import Context
+from reflectrl.runs.artifact import Build
 from reflectrl.serving.remote.client import Servers
 from reflectrl.serving.remote.config import RolloutsConfig, rollouts_settings
 from reflectrl.serving.remote.players import UNREACHABLE, ServedPolicy, ServedReflector, Serving
@@ -39,10 +38,9 @@ LIKELY = 1e-3
 """Least probability of an action that is compared."""
 
 
-def served_rollouts(context: Context, artifact: Artifact, *given: Any) -> ServedRollouts:
+def served_rollouts(build: Build, *given: Any) -> ServedRollouts:
     """Return the rollouts of a recipe with `rollouts.servers`. `given` are the arguments of `EpisodeRollouts`."""
-    learner = context.run.learner(artifact.seed, f"rl-{artifact.name}")
-    return ServedRollouts(rollouts_settings(context.recipe), learner.with_suffix(".served").absolute(), *given)
+    return ServedRollouts(rollouts_settings(build.recipe), build.learner.with_suffix(".served").absolute(), *given)
 
 
 class ServedRollouts(EpisodeRollouts):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
@@ -15,14 +15,27 @@ from starlette.routing import Route
 
 from reflectrl.api import Agent
 from reflectrl.core.terminal import printable_line
-from reflectrl.core.types import Observation, Turn
+from reflectrl.core.types import Observation, Turn, UserError
 from reflectrl.models.players import Policy
+from reflectrl.serving.server import systemone
 from reflectrl.serving.server.answers import Answer, EventStream
 from reflectrl.serving.server.batching import Batcher
+from reflectrl.serving.server.decisions import decision_body, read_decisions
 from reflectrl.serving.server.guard import HANDLERS, Guard, Limits
-from reflectrl.serving.server.observations import observation_of
+from reflectrl.serving.server.observations import observation_of, state_of_json
 from reflectrl.serving.server.openapi import document
 from reflectrl.serving.server.protocol import WIDEST, Refusal, read_request
+from reflectrl.serving.server.questions import (
+    ALIAS,
+    Familiar,
+    Question,
+    ReadQuestion,
+    State,
+    Verdict,
+    no_reading,
+    pose,
+    verdict,
+)
 
 
 class Server(Guard):
@@ -31,10 +44,29 @@ class Server(Guard):
     Args:
         about: description of the agent for `GET /v1/models`.
         limits, token: see `Guard`.
+        released: date of the agent, as YYYY-MM-DD.
+        read_question: the environment's translation of clients' questions (`TextEnv.read_question`).
+        refuses_strangers: refuse questions that the agent was never trained for. By default they are answered with low
+            confidence.
     """
 
-    def __init__(self, agent: Agent, name: str, about: dict[str, Any], limits: Limits, token: str | None) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        name: str,
+        about: dict[str, Any],
+        limits: Limits,
+        token: str | None,
+        *,
+        released: str = "1970-01-01",
+        read_question: ReadQuestion = no_reading,
+        refuses_strangers: bool = False,
+    ) -> None:
         super().__init__(limits, token)
+        player = agent.player
+        labelled = not isinstance(player, Policy) or (player.scoring == "enumeration" and not player.shuffle_labels)
+        self.familiar = Familiar(not labelled, read_question)
+        self.released, self.refuses_strangers = released, refuses_strangers
         self.agent, self.name, self.about, self.started = agent, printable_line(name), about, int(time.time())
         self.batcher = Batcher(agent, limits.batch)
         self.document = document(self.name, token is not None)
@@ -43,6 +75,8 @@ class Server(Guard):
         """Return the application. When it ends, the model's thread ends too."""
         routes = [
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/systemone", self.systemone, methods=["POST"]),
+            Route("/v1/decisions", self.decisions, methods=["POST"]),
             Route("/v1/models", self.models, methods=["GET"]),
             Route("/v1/models/{model:path}", self.model, methods=["GET"]),
             Route("/health", self.health, methods=["GET"]),
@@ -71,7 +105,9 @@ class Server(Guard):
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""
         self.admit(request)
-        return JSONResponse({"object": "list", "data": [self._info()]})
+        about = f"{self.about.get('arm', 'agent')} of {self.about.get('environment', 'an environment')}"
+        entries = [{"name": name, "description": about, "release_date": self.released} for name in (self.name, ALIAS)]
+        return JSONResponse({"object": "list", "data": [self._info()], "models": entries})
 
     async def model(self, request: Request) -> Response:
         """GET /v1/models/NAME."""
@@ -97,6 +133,69 @@ class Server(Guard):
             answer.turns += [turn async for turn in turns]
             return JSONResponse(answer.whole())
 
+    async def systemone(self, request: Request) -> Response:
+        """POST /v1/systemone. Errors have this protocol's form."""
+        try:
+            self.admit(request)
+            deadline = self.deadline(request)
+            with self.place():
+                asked = systemone.read_systemone(await self.body(request, deadline))
+                if asked.model != ALIAS:
+                    self._require_model(asked.model)
+                questions = asked.posed()
+                found = await self._decide(state_of_json(asked.state), questions, deadline)
+                answered = [one for one in found if one is not None]
+                if len(answered) < len(found):
+                    raise systemone.untrained([q.name for q, one in zip(questions, found, strict=True) if one is None])
+            return JSONResponse(systemone.answer_body(self.name, asked, answered))
+        except UserError as error:
+            unfit = systemone.invalid(str(error), "context_length_exceeded", "state")
+            return JSONResponse(systemone.error_body(unfit), unfit.status)
+        except Refusal as error:
+            return JSONResponse(systemone.error_body(error), error.status, headers=error.headers)
+
+    async def decisions(self, request: Request) -> Response:
+        """POST /v1/decisions."""
+        self.admit(request)
+        deadline = self.deadline(request)
+        with self.place():
+            asked = read_decisions(await self.body(request, deadline))
+            if asked.model != ALIAS:
+                self._require_model(asked.model)
+            try:
+                found = await self._decide(asked.state(), asked.posed(), deadline)
+            except UserError as error:
+                raise Refusal(422, str(error), "context_length_exceeded", "input") from None
+            return JSONResponse(decision_body(self.name, asked, found))
+
+    async def _decide(self, state: State, questions: Sequence[Question], deadline: float) -> list[Verdict | None]:
+        """Answer questions about a state, each by itself. None stands for a question that is refused.
+
+        Raises:
+            UserError: something does not fit the model's context.
+            Refusal: the model does not answer in time.
+        """
+        self._require_short(state, questions)
+        posed = [pose(state, question, self.familiar) for question in questions]
+        asked = [
+            None if self.refuses_strangers and not one.is_trained
+            else self.batcher.ask(one.observation, state.rewards if one.is_trained else (), one.is_trained)
+            for one in posed
+        ]  # fmt: skip
+        found: list[Verdict | None] = []
+        try:
+            for one, question in zip(posed, asked, strict=True):
+                if question is None:
+                    found.append(None)
+                    continue
+                turns = [turn async for turn in _timely(question.turns(), deadline)]
+                found.append(verdict(one, turns, question.read, question.is_cut))
+        finally:
+            for question in asked:
+                if question is not None:
+                    question.is_dropped = True  # nobody waits for the rest after an error
+        return found
+
     # ---- what is let in ----------------------------------------------------------------------------------------------
 
     def _require_model(self, name: str) -> None:
@@ -112,6 +211,16 @@ class Server(Guard):
                 long = f"history, state and actions have {size:,} characters; with a context of {context} tokens"
                 raise Refusal(400, f"{long} they may have {most:,}", "context_length_exceeded", "messages")
         return observation
+
+    def _require_short(self, state: State, questions: Sequence[Question]) -> None:
+        """Raise UserError for texts of a decision that cannot fit the context, before time is spent on tokens."""
+        if isinstance(self.agent.player, Policy):
+            context = self.agent.player.lm.context
+            most = WIDEST * context
+            size = len(state.text) + max(len(text) for question in questions for text in question.options)
+            if size > most:
+                long = f"the state and the longest option have {size:,} characters"
+                raise UserError(f"{long}; with a context of {context} tokens they may have {most:,}")
 
     def _info(self) -> dict[str, Any]:
         info = {"id": self.name, "object": "model", "created": self.started, "owned_by": "reflectrl"}

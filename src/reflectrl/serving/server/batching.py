@@ -7,14 +7,16 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
 
 from reflectrl.api import Agent
 from reflectrl.core.envs.base import TextEnv
-from reflectrl.core.players.base import LiveEpisode
-from reflectrl.core.types import Observation, Step, Task, Turn, UserError, named_seed
+from reflectrl.core.players.base import LiveEpisode, Player
+from reflectrl.core.prompts import tokenize, words_prompt
+from reflectrl.core.types import Observation, Sampling, Step, Task, Turn, UserError, named_seed
 from reflectrl.models.players import LanguagePlayer, Policy
 
 MEMORY = 4096
@@ -26,17 +28,19 @@ class Asked:
 
     Args:
         rewards: rewards of the steps so far.
+        is_trained: True if the agent was trained for the question. Otherwise the actions are scored by their texts.
 
     Attributes:
-        read: tokens of the prompt that the policy chose by; 0 until it has chosen.
+        read: tokens that the policy read, of the prompt and of actions that it scores by their texts; 0 until then.
+        is_cut: True if the beginning of the history did not fit the context. Known for untrained questions only.
     """
 
-    def __init__(self, observation: Observation, rewards: Sequence[float] = ()) -> None:
+    def __init__(self, observation: Observation, rewards: Sequence[float] = (), is_trained: bool = True) -> None:
         nowhere = cast("TextEnv", None)  # trained players look at the observation alone
         self.live = LiveEpisode(nowhere, Task("", ""), 0, self.fresh(), observation)
         self.live.steps = [Step(observation, (), 0, reward) for reward in rewards]
         self.loop, self.told = asyncio.get_running_loop(), asyncio.Queue[Turn | Exception]()
-        self.is_dropped, self.read = False, 0
+        self.is_trained, self.is_cut, self.is_dropped, self.read = is_trained, False, False, 0
 
     def fresh(self) -> np.random.Generator:
         """Return the question's random generator. It is always the same, so equal questions have equal answers."""
@@ -74,11 +78,16 @@ class Batcher:
 
     Attributes:
         calls, answered: number of calls of the model, and of questions in them.
+        by_text: player of questions that the agent was never trained for: the policy's language model scores texts.
+            None if the agent's player is no language model.
     """
 
     def __init__(self, agent: Agent, most: int) -> None:
         self.agent, self.most = agent, most
         self.calls = self.answered = 0
+        self.by_text: Policy | None = None
+        if isinstance(agent.player, Policy):
+            self.by_text = Policy(agent.player.lm, Sampling(temperature=0.0), memory=MEMORY, cache=0, scoring="token")
         for player in (agent.player, agent.reflector):
             if isinstance(player, LanguagePlayer):
                 player.memory, player.pool.limit = min(player.memory, MEMORY), 0  # no request continues an episode
@@ -86,9 +95,9 @@ class Batcher:
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
         self._thread.start()
 
-    def ask(self, observation: Observation, rewards: Sequence[float] = ()) -> Asked:
+    def ask(self, observation: Observation, rewards: Sequence[float] = (), is_trained: bool = True) -> Asked:
         """Queue a question. Its turns arrive as soon as they are computed."""
-        asked = Asked(observation, rewards)
+        asked = Asked(observation, rewards, is_trained)
         self._waiting.put(asked)
         return asked
 
@@ -103,7 +112,9 @@ class Batcher:
             with suppress(queue.Empty):
                 while len(batch) < self.most:
                     batch.append(self._waiting.get_nowait())
-            self._answer([one for one in batch if one is not None and not one.is_dropped])
+            wanted = [one for one in batch if one is not None and not one.is_dropped]
+            self._answer([one for one in wanted if one.is_trained])
+            self._answer([one for one in wanted if not one.is_trained])
             if None in batch:
                 return
 
@@ -113,14 +124,14 @@ class Batcher:
             return
         self.calls, self.answered = self.calls + 1, self.answered + len(batch)
         try:
-            silent = [one for one in batch if not one.live.turns] if self.agent.reflector else []
-            if self.agent.reflector and silent:
-                for one, turn in zip(silent, self.agent.reflector.turns([one.live for one in silent]), strict=True):
-                    one.tell(turn)
-            player = self.agent.player
+            self._reflect([one for one in batch if one.is_trained and not one.live.turns])
+            player = self._player(batch[0])
             for one, turn in zip(batch, player.turns([one.live for one in batch]), strict=True):
                 if isinstance(player, Policy):  # here, since tokenizers belong to this thread
-                    one.read = len(player.prompt(one.live.observation, one.live.reflection))
+                    seen = one.live.observation
+                    prompt = player.prompt(seen, one.live.reflection)
+                    one.read = len(prompt) + len(player.action_tokens(seen.actions))
+                    one.is_cut = not one.is_trained and len(prompt) < _uncut(player, seen)
                 one.tell(turn)
         except Exception as error:
             if len(batch) == 1 or not isinstance(error, UserError):
@@ -130,3 +141,23 @@ class Batcher:
             for one in batch:
                 one.live.rng = one.fresh()
                 self._answer([one])
+
+    def _reflect(self, silent: list[Asked]) -> None:
+        """Let the reflector write, if the agent has one, where it has not yet."""
+        if self.agent.reflector and silent:
+            for one, turn in zip(silent, self.agent.reflector.turns([one.live for one in silent]), strict=True):
+                one.tell(turn)
+
+    def _player(self, asked: Asked) -> Player:
+        """Return the player that answers a question."""
+        if asked.is_trained:
+            return self.agent.player
+        if self.by_text is None:
+            raise UserError("this agent answers the questions that it was trained for, and no others")
+        return self.by_text
+
+
+def _uncut(player: Policy, observation: Observation) -> int:
+    """Return the number of tokens of a prompt in a context without end."""
+    reader = SimpleNamespace(tokenizer=player.lm.tokenizer, chat=player.lm.chat, context=2**62)
+    return len(tokenize(reader, words_prompt(observation, None)))

@@ -8,8 +8,9 @@ import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Serve:
     """Serve a trained agent over an OpenAI-compatible HTTP API, until Ctrl-C. The reflection goes out as reasoning
-    text, and the content of an answer is one of the actions that the request lists.
+    text, and the content of an answer is one of the actions that the request lists. The protocols of decision models,
+    /v1/systemone and /v1/decisions, are served as well.
     """
 
     agent: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|AGENT")]
@@ -51,6 +53,8 @@ class Serve:
     """Largest number of requests that the model computes together."""
     timeout: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 60.0
     """Longest time for a request, from its first byte to the end of its answer."""
+    strangers: Annotated[Literal["answer", "refuse"], tyro.conf.arg(metavar="answer|refuse")] = "answer"
+    """Questions to a decision model that the agent was never trained for: answer with low confidence, or refuse."""
     trust: bool = False
     """Let the run's models bring code of their own, if its recipe wants that, now and from now on."""
 
@@ -65,8 +69,13 @@ class Serve:
         with bound(self.host, self.port, token is not None) as listening:
             limits = Limits(self.body_kib * 1024, self.concurrent, self.batch, self.timeout)
             name, about, agent = self._loaded()
-            app = Server(agent, name, about, limits, token).app()
-            serve_until_told(app, f"serving {name}", listening, self.connections, self.timeout)
+            released = datetime.fromtimestamp((self.agent / "recipe.toml").stat().st_mtime, UTC).date().isoformat()
+            refuses = self.strangers == "refuse"
+            server = Server(
+                agent, name, about, limits, token,
+                released=released, read_question=question_reader(about["environment"]), refuses_strangers=refuses,
+            )  # fmt: skip
+            serve_until_told(server.app(), f"serving {name}", listening, self.connections, self.timeout)
 
     def _check(self, settings: Sequence[str]) -> None:
         refuse_settings(type(self), settings)
@@ -79,11 +88,11 @@ class Serve:
 
         from reflectrl.api import load_agent
         from reflectrl.core.config import read_recipe
-        from reflectrl.runs.arms import chosen
+        from reflectrl.runs.arms import select_arms
 
         transformers.utils.logging.disable_progress_bar()
         agent = load_agent(self.agent, self.arm, self.seed, trust=self.trust)
-        if chosen([agent.name])[agent.name].player != "policy":
+        if select_arms([agent.name])[agent.name].player != "policy":
             raise UserError(f"the arm {agent.name!r} plays without a model; there is nothing to serve")
         recipe = read_recipe(self.agent / "recipe.toml")
         about = {
@@ -136,6 +145,20 @@ class ServeRollouts:
             serve_until_told(
                 server.app(), f"serving rollouts of {self.folder}", listening, self.connections, self.timeout
             )
+
+
+def question_reader(env: str) -> Any:
+    """Return an environment's translation of clients' questions.
+
+    Only an installed package's environment is imported. Any other would be code that the run's recipe names.
+    """
+    from reflectrl.core.envs.base import TextEnv
+    from reflectrl.core.plugins import announced, resolve_class
+
+    try:
+        return resolve_class("envs", env if env in announced("envs") else "", TextEnv).read_question
+    except UserError:  # it is not here, or what it needs is not: an agent can be served without its environment
+        return TextEnv.read_question
 
 
 def refuse_settings(verb: type, settings: Sequence[str]) -> None:

@@ -11,9 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
+from pydantic import ValidationError
+
+from reflectrl.core.prompts.questions import state_text
 from reflectrl.core.types import Observation
-from reflectrl.serving.server.protocol import MOST, ChatRequest, Message, Refusal
+from reflectrl.serving.server.protocol import MOST, ChatRequest, Message, ObservedState, Refusal
+from reflectrl.serving.server.questions import State
 
 HEADING = re.compile(r"^Actions:[ \t]*\r?$", re.MULTILINE)
 FORM = 'a line "Actions:" and then one line "- ACTION" for each legal action'
@@ -28,7 +33,42 @@ def observation_of(request: ChatRequest) -> Observation:
     if request.reflectrl is not None:
         told = request.reflectrl
         return Observation(told.history, told.state, _checked(told.actions, "reflectrl.actions"))
-    *earlier, last = request.messages
+    return _observation(request.messages)
+
+
+def state_of_json(value: Any) -> State:
+    """Return a state that a client of a decision model sends: a string, an object or an array.
+
+    It counts as an observation if it is an object with `state`, and perhaps `history` and `actions`, as programs send
+    it, or a string that lists its actions, as the last message of a chat.
+    """
+    if isinstance(value, str):
+        return state_of_messages([Message(role="user", content=value)], value)
+    try:
+        told = ObservedState.model_validate(value)
+        actions = _checked(told.actions, "actions") if told.actions else ()
+    except (ValidationError, Refusal):
+        return State(value, state_text(value))
+    seen = Observation(told.history, told.state, actions)
+    return State(value, seen.text, seen, tuple(told.rewards))
+
+
+def state_of_messages(messages: Sequence[Message], value: Any = None) -> State:
+    """Return a state that is a conversation. It counts as an observation if the last message lists its actions.
+
+    Args:
+        value: the state as the request has it; None takes the text of all messages.
+    """
+    text = "".join(_ended(message.text) for message in messages)
+    value = text if value is None else value
+    try:
+        return State(value, text, _observation(messages))
+    except Refusal:
+        return State(value, text)
+
+
+def _observation(messages: Sequence[Message]) -> Observation:
+    *earlier, last = messages
     where = f"messages.{len(earlier)}"
     if last.role != "user":
         raise Refusal(400, f"the last message must be the user's, with state and actions, not {last.role!r}",

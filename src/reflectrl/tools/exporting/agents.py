@@ -25,13 +25,13 @@ from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import write_folder
 from reflectrl.models.backend import Counters
 from reflectrl.models.lm import LanguageModel
-from reflectrl.runs.arms import all_arms, chosen
-from reflectrl.runs.artifacts import CARD, POLICY, REFLECTOR
+from reflectrl.runs.arms import all_arms, select_arms
 from reflectrl.runs.calibration import temperature_of
 from reflectrl.runs.card import Card, PlaySettings, write_card
 from reflectrl.runs.demonstrations import finished_lines
 from reflectrl.runs.folder import RunFolder
 from reflectrl.runs.players import load_players
+from reflectrl.runs.state import CARD, POLICY, REFLECTOR
 from reflectrl.tools.exporting.publishing import Publication, check_publication, push
 
 MERGED, HALF = 1e-3, 0.5
@@ -111,7 +111,7 @@ def _refuse_local_backbones(models: Mapping[str, LanguageModel | None]) -> None:
 
 def _models(recipe: Recipe, run: Path, arm: str, seed: int, trust: bool) -> dict[str, LanguageModel | None]:
     """Return the models of an arm by role. Raises UserError if it has none that can be exported."""
-    if asked := chosen([arm], recipe)[arm].asked:
+    if asked := select_arms([arm], recipe)[arm].asked:
         raise UserError(f"the arm {arm!r} asks {asked}, which cannot be exported; choose an arm of trained models")
     players = load_players(run, arm, seed, trust)
     models = {name: getattr(player, "lm", None) for name, player in zip((POLICY, REFLECTOR), players, strict=True)}
@@ -157,7 +157,7 @@ def _travelling(recipe: Recipe, arm: str, seed: int, whole: bool = False) -> Rec
 
 
 def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
-    chosen([arm], recipe)
+    select_arms([arm], recipe)
     if arm not in recipe.arms:
         raise UserError(
             f"{run} has no arm {arm!r}{suggestion(arm, [name for name in recipe.arms if name in all_arms()])}"

@@ -17,8 +17,8 @@ from reflectrl.core.teach import Recorder
 from reflectrl.core.teach.record import doubt_about_loss
 from reflectrl.core.terminal import printable_line
 from reflectrl.core.types import Episode, Task, UserError
-from reflectrl.runs.artifacts import CARD
 from reflectrl.runs.card import read_card
+from reflectrl.runs.state import CARD
 from reflectrl.tools.playing.human import HELP, Watched
 from reflectrl.tools.playing.session import Quit, Session
 

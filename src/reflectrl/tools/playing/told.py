@@ -18,8 +18,9 @@ from typing import Any
 
 from reflectrl.core.episodes import ToldEpisode, ToldStep, from_line, told
 from reflectrl.core.episodes.schema import NAMES, refuse_constant
+from reflectrl.core.json_lines import read_json_lines
 from reflectrl.core.plugins import suggestion
-from reflectrl.core.types import Observation, Task, Turn, UserError
+from reflectrl.core.types import Observation, Task, Turn
 
 STEP_KEYS = ("observation", "actions", "action", "reward", "events", "reflection", "mistake")
 EPISODE_KEYS = ("task", "steps", "success", "truncated", "seed", "player")
@@ -34,18 +35,8 @@ def read_told(path: Path) -> Iterator[tuple[int, ToldEpisode, set[str]]]:
     Raises:
         UserError: the file cannot be read, or a line has an error. The message names file, line, step and key.
     """
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    yield number, *told_line(line.decode("utf-8"))
-                except ValueError as error:  # UnicodeDecodeError is one
-                    half = "; is the line written to its end?" if not line.endswith(b"\n") else ""
-                    raise UserError(f"{path}:{number}: {error}{half}") from error
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
+    for number, (episode, unused) in read_json_lines(path, told_line, skip_blank=True):
+        yield number, episode, unused
 
 
 def told_line(line: str) -> tuple[ToldEpisode, set[str]]:
@@ -128,12 +119,12 @@ def _require_among(action: str | int, actions: tuple[str, ...]) -> None:
         raise ValueError(f"'action' {action!r:.60} is not among 'actions'")
 
 
-def _unread(data: dict[str, Any], known: tuple[str, ...]) -> set[str]:
+def _unread(data: dict[str, Any], known_keys: tuple[str, ...]) -> set[str]:
     """Return keys that are not read. A key that nearly has the name of a known key is an error."""
-    unread = set(data) - set(known)
+    unread = set(data) - set(known_keys)
     for key in sorted(unread):
-        if difflib.get_close_matches(key, known, n=1, cutoff=0.8):
-            raise ValueError(f"unknown key {key!r}{suggestion(key, known)}")
+        if difflib.get_close_matches(key, known_keys, n=1, cutoff=0.8):
+            raise ValueError(f"unknown key {key!r}{suggestion(key, known_keys)}")
     return unread
 
 

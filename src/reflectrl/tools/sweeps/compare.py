@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from reflectrl.core.terminal import console
-from reflectrl.runs.artifacts import defaults
 from reflectrl.runs.report.data import REFERENCES, Metric, Run, Score, read_run
 from reflectrl.runs.report.page import asset, template, write_page
 from reflectrl.runs.report.plots import CurveSection, curve_sections
 from reflectrl.runs.report.svg import SERIES, Look
 from reflectrl.runs.report.table import Cell, Table, tables
+from reflectrl.runs.state import defaults
 
 SAME_TASKS = ("env", "eval.splits", "eval.tasks")
 """Settings that must be equal in all runs, so that their results are about the same tasks."""
@@ -118,16 +118,16 @@ def _words(value: Any) -> str:
 # ---- what is shown -------------------------------------------------------------------------------------------------
 
 
-def show(out: Console, found: Comparison) -> None:
+def show(out: Console, comparison: Comparison) -> None:
     """Print the settings that differ, and a table per split and sampling."""
-    for warning in found.warnings:
+    for warning in comparison.warnings:
         out.print(f"careful: {warning}")
-    if found.settings:
-        shown = Shown("key", *found.runs, title="settings that differ", title_justify="left")
-        for key, values in found.settings.items():
+    if comparison.settings:
+        shown = Shown("key", *comparison.runs, title="settings that differ", title_justify="left")
+        for key, values in comparison.settings.items():
             shown.add_row(key, *values)
         out.print(shown)
-    for table in found.tables:
+    for table in comparison.tables:
         shown = Shown(
             "arm", *table.stages, *table.shares, title=f"{table.split}, {table.sampling}", title_justify="left"
         )
@@ -144,7 +144,7 @@ def _cell(cell: Cell | None) -> str:
     return f"{'* ' if cell.best else ''}{100 * cell.success:.1f} %{interval}"
 
 
-def page(found: Comparison) -> str:
+def page(comparison: Comparison) -> str:
     """Return the page as text. It loads nothing from anywhere."""
     render = template("compare.html.j2", "reflectrl.tools.sweeps", cell=_cell).render
-    return render(found=found, css=Markup(asset("page.css")))
+    return render(comparison=comparison, css=Markup(asset("page.css")))

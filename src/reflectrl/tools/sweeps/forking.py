@@ -16,8 +16,9 @@ from reflectrl.core.config import Recipe
 from reflectrl.core.config.folders import writing
 from reflectrl.core.terminal import console
 from reflectrl.core.types import UserError
-from reflectrl.runs.artifacts import Artifact, State, fingerprint
-from reflectrl.runs.graph import pipeline_of
+from reflectrl.runs.artifact import Artifact
+from reflectrl.runs.graph import planned
+from reflectrl.runs.state import State, fingerprint
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,11 @@ def take_over(recipe: Recipe, source: Path, folder: Path) -> list[str]:
     Returns:
         Their keys.
     """
-    graph, settings = pipeline_of(recipe).graph(recipe), recipe.plain()
+    graph, settings = planned(recipe), recipe.plain()
     before, after = State.read(source), State.read(folder)
     for key, artifact in graph.items():
         made = before.made.get(key, {})
-        agrees = made.get("fingerprint") == fingerprint(graph, key, settings)
+        agrees = made.get("fingerprint") == fingerprint(artifact, settings)
         if artifact.always or not agrees or "extent" not in made or not artifact.exists(source):
             continue
         for path in sorted(set(_files(artifact, source))):

@@ -52,12 +52,12 @@ def name_of(point: Point, shown: Sequence[str]) -> str:
     return re.sub(r"[^\w.=,+-]", "_", ",".join(f"{key}={point[key].strip()}" for key in shown))
 
 
-def run_all(path: Path, places: Mapping[Path, Point], trust: bool) -> list[str]:
+def run_all(path: Path, points: Mapping[Path, Point], trust: bool) -> list[str]:
     """Make the missing artifacts of every run.
 
     Args:
         path: path of the recipe.
-        places: run folder → its settings.
+        points: run folder → its settings.
         trust: let the recipe's file name code.
 
     Returns:
@@ -66,12 +66,12 @@ def run_all(path: Path, places: Mapping[Path, Point], trust: bool) -> list[str]:
     from reflectrl.api import train  # imports numpy and gymnasium
 
     failed = []
-    for number, (place, point) in enumerate(places.items(), start=1):
-        console(160).print(f"run {number} of {len(places)}: {place.name}", soft_wrap=True)
+    for number, (place, point) in enumerate(points.items(), start=1):
+        console(160).print(f"run {number} of {len(points)}: {place.name}", soft_wrap=True)
         try:
             recipe = load_recipe(path, words_of(point), trust)
             if not (place / "recipe.toml").is_file():
-                for other in list(places)[: number - 1]:
+                for other in list(points)[: number - 1]:
                     take_over(recipe, other, place)
             train(recipe, place)
         except UserError as error:

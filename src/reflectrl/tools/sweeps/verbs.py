@@ -14,9 +14,9 @@ import tyro
 from reflectrl.cli.run import RecipeName, Run, find_recipe, refuse_unknown_keys
 from reflectrl.core.config import read_recipe
 from reflectrl.core.config.folders import refuse_links, require_writable
-from reflectrl.core.plugins import names, resolve
 from reflectrl.core.terminal import console
 from reflectrl.core.types import UserError
+from reflectrl.runs.graph import ENVIRONMENT, RunKind, run_kinds
 from reflectrl.tools.sweeps.sweep import combinations, name_of, run_all, varied, words_of
 
 
@@ -36,8 +36,9 @@ class Compare:
         kinds = {kind_of(folder) for folder in self.runs}
         if len(kinds) > 1:
             raise UserError("compare: these runs are of different kinds, with nothing in common to be compared")
-        if kind := kinds.pop():
-            resolve("pipelines", kind).compare(self.runs)
+        compare_runs = kinds.pop().compare
+        if compare_runs is not None:
+            compare_runs(self.runs)
             return
         if len(self.runs) < 2:
             raise UserError("compare needs two runs or more")
@@ -47,19 +48,20 @@ class Compare:
         compare(self.runs, labels(self.runs), self.out)
 
 
-def kind_of(folder: Path) -> str:
-    """Return the name of the pipeline that wrote a run's results; "" for runs in an environment.
+def kind_of(folder: Path) -> RunKind:
+    """Return the kind of a run, by its results.
 
     Raises:
         UserError: the folder is not a run folder.
     """
     with suppress(OSError, ValueError, AttributeError):
-        kind = json.loads((folder / "results.json").read_text(encoding="utf-8")).get("kind", "")
-        if kind in names("pipelines"):
-            return str(kind)
+        name = json.loads((folder / "results.json").read_text(encoding="utf-8")).get("kind", "")
+        for kind in run_kinds():
+            if kind.name and kind.name == name:
+                return kind
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} is not a run folder (it has no recipe.toml)")
-    return ""
+    return ENVIRONMENT
 
 
 @dataclass(frozen=True)

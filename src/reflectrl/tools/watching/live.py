@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -17,10 +16,12 @@ from rich.table import Table
 
 from reflectrl.core.config import read_recipe
 from reflectrl.core.digests import unseal
+from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.terminal import console
 from reflectrl.core.types import UserError
-from reflectrl.runs.artifacts import STAGES, State
-from reflectrl.runs.graph import pipeline_of
+from reflectrl.runs.artifact import STAGES
+from reflectrl.runs.graph import planned
+from reflectrl.runs.state import State
 
 BARS = "▁▂▃▄▅▆▇█"
 POINTS = 24
@@ -70,8 +71,8 @@ def table(folder: Path) -> Table:
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} is not a run folder (it has no recipe.toml)")
     recipe, state = read_recipe(folder / "recipe.toml"), State.read(folder)
-    graph, settings = pipeline_of(recipe).graph(recipe), recipe.plain()
-    says = {key: state.says(graph, key, settings) for key, artifact in graph.items() if not artifact.always}
+    graph, settings = planned(recipe), recipe.plain()
+    says = {key: state.says(artifact, settings) for key, artifact in graph.items() if not artifact.always}
     counts = (counted(stage, [known for key, known in says.items() if graph[key].stage == stage]) for stage in STAGES)
     title = f"{recipe.name}: {', '.join(filter(None, counts))}{'; complete' if is_complete(folder) else ''}"
     shown = Table(title=title, title_justify="left")
@@ -146,12 +147,7 @@ def speed(logged: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, An
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """Read the lines of a file that may be written at this moment. Unreadable lines are skipped."""
-    found = []
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        try:
-            line = json.loads(unseal(text))
-        except ValueError:
-            continue
-        if isinstance(line, dict):
-            found.append(line)
-    return found
+    if not path.is_file():
+        return []
+    rows = read_json_lines(path, lambda line: parse_json(unseal(line)), half_written="skip", damaged="skip")
+    return [row for _, row in rows if isinstance(row, dict)]

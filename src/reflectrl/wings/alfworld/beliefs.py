@@ -131,7 +131,8 @@ def likely_places() -> dict[str, list[str]]:
     """Kind of thing → kinds of receptacles, the most promising first.
 
     The score is the share of receptacles of the kind that hold such a thing at the start of ALFWorld's training games,
-    divided by the commands that a look takes (two if there is a door). `benchmarks/alfworld_places.py` counts it.
+    divided by the commands that a look takes (two if there is a door). `benchmarks/alfworld_places.py` of commit
+    bc64836 counted it.
     """
     found: dict[str, list[str]] = json.loads(
         files("reflectrl.wings.alfworld").joinpath("likely_places.json").read_text(encoding="utf-8")

@@ -150,13 +150,13 @@ def _fetched(url: str, folder: Path) -> Path:
         raise UserError(f"{url} gave no archive of games: {error}") from error
 
 
-def _report(found: Imported) -> None:
-    for reason, count in found.skipped.most_common():
+def _report(imported: Imported) -> None:
+    for reason, count in imported.skipped.most_common():
         print(f"left out: {count} games, {reason}")
-    for name, reason in found.bad[:SHOWN]:
+    for name, reason in imported.bad[:SHOWN]:
         print(f"bad game: {name}: {reason}", file=sys.stderr)
-    if len(found.bad) > SHOWN:
-        print(f"... and {len(found.bad) - SHOWN} more bad games", file=sys.stderr)
+    if len(imported.bad) > SHOWN:
+        print(f"... and {len(imported.bad) - SHOWN} more bad games", file=sys.stderr)
 
 
 def _show(store: Path, named: str) -> None:

@@ -95,39 +95,39 @@ class House:
         """Return the texts of the admissible commands, in order."""
         return tuple(self.commands())
 
-    def _add_receptacle(self, found: dict[str, Command], index: int) -> None:
+    def _add_receptacle(self, commands: dict[str, Command], index: int) -> None:
         game, receptacle = self.game, self.game.receptacles[index]
         name = receptacle.name
-        found[f"examine {name}"] = ("examine receptacle", index)
+        commands[f"examine {name}"] = ("examine receptacle", index)
         if receptacle.openable:
             verb = "close" if index in self.opened else "open"
-            found[f"{verb} {name}"] = (verb, index)
+            commands[f"{verb} {name}"] = (verb, index)
         for thing in self.contents[index]:
             if "toggleable" in game.things[thing].abilities:
-                found[f"use {game.things[thing].name}"] = ("use", thing)
+                commands[f"use {game.things[thing].name}"] = ("use", thing)
         if not self.is_accessible(index):
             return
         for thing in self.contents[index]:
             about = game.things[thing]
             if self.held is None and "pickupable" in about.abilities:
-                found[f"take {about.name} from {name}"] = ("take", thing, index)
+                commands[f"take {about.name} from {name}"] = ("take", thing, index)
 
-    def _add_held(self, found: dict[str, Command], held: int) -> None:
+    def _add_held(self, commands: dict[str, Command], held: int) -> None:
         thing = self.game.things[held]
         put = "move {} to {}" if self.dialect == "current" else "put {} in/on {}"
         # Only what is held can be examined: a stray comma in ALFWorld's domain makes its rule for other things void.
-        found[f"examine {thing.name}"] = ("examine thing", held)
+        commands[f"examine {thing.name}"] = ("examine thing", held)
         for index in self.game.here.get(self.location, ()):
             receptacle = self.game.receptacles[index]
             if self.is_accessible(index) and thing.kind in receptacle.holds:
-                found[put.format(thing.name, receptacle.name)] = ("put", held, index)
+                commands[put.format(thing.name, receptacle.name)] = ("put", held, index)
             treatment = _TOOLS.get(receptacle.kind)
             if treatment is not None and treatment.ability in thing.abilities:
-                found[f"{treatment.verb} {thing.name} with {receptacle.name}"] = (treatment.verb, held, index)
+                commands[f"{treatment.verb} {thing.name} with {receptacle.name}"] = (treatment.verb, held, index)
         if thing.kind in ("knife", "butterknife"):
             for other, location in self.at:
                 if location == self.location and "sliceable" in self.game.things[other].abilities:
-                    found[f"slice {self.game.things[other].name} with {thing.name}"] = ("slice", other)
+                    commands[f"slice {self.game.things[other].name} with {thing.name}"] = ("slice", other)
 
     def is_accessible(self, receptacle: int) -> bool:
         """Return whether the player can reach into a receptacle: it has no door, or the door is open."""

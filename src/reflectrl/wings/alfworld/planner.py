@@ -47,7 +47,7 @@ def plan(house: House) -> list[str]:
     Raises:
         GameError: the game cannot be won from here.
     """
-    return _spelled(house, _Search(house).deeds())
+    return _commands_of(house, _Search(house).deeds())
 
 
 def best_command(house: House) -> str:
@@ -62,7 +62,7 @@ def best_command(house: House) -> str:
     return commands[0]
 
 
-def _spelled(house: House, deeds: list[Deed]) -> list[str]:
+def _commands_of(house: House, deeds: list[Deed]) -> list[str]:
     """Translate deeds into commands, with the walks and doors that they need."""
     game, location, opened = house.game, house.location, set(house.opened)
     put = "move {} to {}" if house.dialect == "current" else "put {} in/on {}"
@@ -118,7 +118,7 @@ class _Search:
             )
             for receptacle in self.receptacles
         ]
-        kept = self._kept(roles)
+        kept = self._distinct_receptacles(roles)
         self.tools, _, self.targets, self.places = (
             [index for index in kept if roles[index][role]] for role in range(4)
         )
@@ -126,7 +126,7 @@ class _Search:
         able = {index for index in self.wanted if "pickupable" in things[index].abilities}
         self.sources = sorted((thing, index) for thing, index in self.start.lying if thing in able and index in kept)
 
-    def _kept(self, roles: Sequence[tuple[bool, ...]]) -> list[int]:
+    def _distinct_receptacles(self, roles: Sequence[tuple[bool, ...]]) -> list[int]:
         """Return the receptacles, without those at places that only repeat what other places offer."""
         contents: dict[int, list[tuple[int, ...]]] = {}
         for thing, index in self.start.lying:

@@ -180,14 +180,14 @@ class ExtendedWalk:
     def _ways_by_search(self, target: str) -> list[list[str]]:
         """Return sequences that begin with "more", with "search", and with searches for words, in this order."""
         ways = []
-        if self.searched and (place := self._place(self.searched[-1], target)) >= self._found:
+        if self.searched and (place := self._rank(self.searched[-1], target)) >= self._found:
             ways.append(["more"] * ((place - self._found) // self.hits + 1))
         for action, command in self._searches().items():
-            if command.verb == "search" and (place := self._place(command.path, target)) >= 0:
+            if command.verb == "search" and (place := self._rank(command.path, target)) >= 0:
                 ways.append([action] + ["more"] * (place // self.hits))
         return ways
 
-    def _place(self, words: str, target: str) -> int:
+    def _rank(self, words: str, target: str) -> int:
         """Return the rank of a file in a search, from 0; -1 if the search does not find the file."""
         ranked = self._ranked(words)
         return ranked.index(target) if target in ranked else -1
@@ -212,16 +212,16 @@ class ExtendedWalk:
         place = found.folders.index(name) if is_folder else len(found.folders) + found.files.index(name)
         return ["next"] * max(0, place // self.page + 1 - listed // self.page)
 
-    def _label_then(self, way: list[str], target: str) -> str:
-        """Return the label that a file gets after the actions `way`, by executing them and restoring the state."""
+    def _label_then(self, actions: list[str], target: str) -> str:
+        """Return the label that a file gets after some actions, by executing them and restoring the state."""
         # A label is a number in the order of showing, so it is known only after the actions.
         state = self.get_state()
-        for action in way:
+        for action in actions:
             self.do(action)
         label = self.labels.get(target)
         self.set_state(state)
         if label is None:
-            raise RuntimeError(f"the way {way} does not lead to {target}")
+            raise RuntimeError(f"the way {actions} does not lead to {target}")
         return label
 
     def get_state(self) -> Any:

@@ -65,22 +65,22 @@ def profile(path: str, text: str) -> Profile:
     return Profile(said, definitions, places, {word: tuple(numbers) for word, numbers in holders.items()})
 
 
-def weigh(found: Profile, weights: Mapping[str, float]) -> Shares:
+def weigh(profile: Profile, weights: Mapping[str, float]) -> Shares:
     """Return the shares of a question that a file's profile covers.
 
     Args:
         weights: word of the question → weight (rarity). They need not be normalized.
     """
     total = sum(weights.values()) or 1.0
-    standing = [(weight, found.places[word]) for word, weight in weights.items() if word in found.places]
+    standing = [(weight, profile.places[word]) for word, weight in weights.items() if word in profile.places]
     path, names, docs, anywhere, often = (
         sum([weight for weight, places in standing if places & place]) / total
         for place in (PATH, NAMES, DOCS, ANYWHERE, OFTEN)
     )
-    sums = [0.0] * len(found.definitions)
+    sums = [0.0] * len(profile.definitions)
     for word, weight in weights.items():
         own = weight / total
-        for number in found.holders.get(word, ()):
+        for number in profile.holders.get(word, ()):
             sums[number] += own
     return path, names, docs, anywhere, often, max(sums, default=0.0)
 
@@ -112,9 +112,9 @@ the path, the names of definitions, the documentation, the whole file, its frequ
 definition."""
 WEIGHTS = (1.0, -0.1, 0.6, 0.4, -0.35, -0.4, 0.75)
 """Weights of the features, relative to the largest, fitted to 60 questions about each training repository
-(`benchmarks/autoexplore_weights.py`). Features overlap: a word in a name or definition also counts as "anywhere". So
-the weight of "anywhere" is negative: at equal other features, matches outside of names and definitions count against
-a file."""
+(`benchmarks/autoexplore_weights.py` of commit bc64836). Features overlap: a word in a name or definition also counts as
+"anywhere". So the weight of "anywhere" is negative: at equal other features, matches outside of names and definitions
+count against a file."""
 
 
 class Finder:

@@ -90,7 +90,7 @@ def _rule(line: str) -> tuple[re.Pattern[str], bool] | None:
         regex, ignored = GitIgnoreSpecPattern.pattern_to_regex(_plain(line.removesuffix("/")))
         if regex is None or ignored is None:
             return None
-        return _compiled(_whole(regex) + ("/" if folders_only else "/?")), ignored
+        return _compiled(_full_match(regex) + ("/" if folders_only else "/?")), ignored
     except (ValueError, re.error):
         return None
 
@@ -163,7 +163,7 @@ def _compiled(regex: str) -> re.Pattern[str]:
         return re.compile(regex, re.DOTALL)
 
 
-def _whole(regex: str) -> str:
+def _full_match(regex: str) -> str:
     """Make an expression of pathspec match the whole path of an entry instead of its start."""
     if sum(regex.count(double) for double in _ANY_DEPTH) > MOST_DOUBLE_STARS:
         raise ValueError("too many **")
@@ -173,4 +173,4 @@ def _whole(regex: str) -> str:
     regex = regex + ".+" if regex.endswith("/") else regex  # `folder/**`: what is inside
     regex = regex if regex.startswith("^") else ".*" + regex  # `*`: anywhere
     regex = _BETWEEN_STARS.sub(r"(?>[^/]*?\1)", regex)
-    return _CLASS.sub(lambda found: found[0] if found[1] else f"(?!/){found[0]}", regex)  # `[!a]` never matches "/"
+    return _CLASS.sub(lambda match: match[0] if match[1] else f"(?!/){match[0]}", regex)  # `[!a]` never matches "/"

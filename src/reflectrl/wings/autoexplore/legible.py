@@ -65,7 +65,7 @@ def legible(repository: Repository, path: str) -> Legible:
 def without_encoded(text: str) -> str:
     """Remove data URLs, source maps, base64, and runs without white space that are too long to hold words."""
     if '"mappings"' in text:
-        text = _MAPPINGS.sub(lambda found: "\n" * found[0].count("\n"), text)
+        text = _MAPPINGS.sub(lambda match: "\n" * match[0].count("\n"), text)
     return _LONG_RUN.sub(lambda run: _words_in(run[0]), text)
 
 
@@ -74,7 +74,7 @@ def _words_in(run: str) -> str:
     run = _DATA_ADDRESS.sub(" ", run)
     if len(run) > NO_WORDS and run.isascii():
         return ""
-    return _BASE64.sub(lambda found: " " if _is_encoded(found[0]) else found[0], run)
+    return _BASE64.sub(lambda match: " " if _is_encoded(match[0]) else match[0], run)
 
 
 def _is_encoded(run: str) -> bool:

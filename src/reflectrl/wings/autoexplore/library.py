@@ -124,13 +124,13 @@ def _opened(path: Path, changed: int) -> Library:
     return Library(path)
 
 
-def _entry_of(row: object, place: str) -> RepoEntry:
+def _entry_of(row: object, location: str) -> RepoEntry:
     known = [field.name for field in fields(RepoEntry)]
     if not isinstance(row, dict) or not {"name", "split"} <= set(row):
-        raise UserError(f"{place}: no repository: it needs a name and a split")
+        raise UserError(f"{location}: no repository: it needs a name and a split")
     given = {key: row.get(key, "") for key in known}
     if not all(isinstance(value, str) for value in given.values()):
-        raise UserError(f"{place}: no repository: its values are not texts")
+        raise UserError(f"{location}: no repository: its values are not texts")
     if not given["name"] or "/" in given["name"] or given["name"].startswith("."):
-        raise UserError(f"{place}: {given['name']!r} is no name of a repository")
+        raise UserError(f"{location}: {given['name']!r} is no name of a repository")
     return RepoEntry(**given)

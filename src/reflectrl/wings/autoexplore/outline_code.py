@@ -38,7 +38,7 @@ class _Scope(NamedTuple):
 def code_outline(text: str, language: Language, comments: Comments) -> Iterator[Definition]:
     """Yield definitions at the top level and in classes, in line order. The contents of functions are left out."""
     # Comments, strings and overlong lines become blanks. The length is kept, so that offsets fit the original text.
-    masked = language.masked.sub(lambda found: _blank(found[0]), text)
+    masked = language.masked.sub(lambda match: _blank(match[0]), text)
     masked = "\n".join(line if len(line) <= LONGEST_LINE else " " * len(line) for line in masked.split("\n"))
     found = _matches(masked, language)
     lines = text.split("\n")

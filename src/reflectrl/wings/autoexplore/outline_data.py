@@ -37,7 +37,7 @@ class _Key(NamedTuple):
 
 def toml_outline(text: str) -> Iterator[Definition]:
     """Yield sections and their keys."""
-    return _settings(_TRIPLE.sub(lambda found: "\n" * found[0].count("\n"), text), HASH)
+    return _settings(_TRIPLE.sub(lambda match: "\n" * match[0].count("\n"), text), HASH)
 
 
 def ini_outline(text: str) -> Iterator[Definition]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core.config.folders import replacing, writing
+from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.types import UserError
 
 
@@ -42,23 +43,12 @@ def read_questions(path: str | os.PathLike[str]) -> list[Question]:
 
 def rows_of(path: Path) -> list[tuple[Any, str]]:
     """Decode each line of a JSON-lines file; return (value, place for messages). Raise UserError for invalid JSON."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: a text may hold U+0085
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UserError(f"{path} cannot be read: {why}") from error
-    rows = []
-    for number, line in enumerate(lines, 1):
-        place = f"{path}, line {number}"
-        try:
-            rows += [(json.loads(line), place)] if line.strip() else []
-        except ValueError as error:
-            raise UserError(f"{place} is no JSON: {error}") from error
-    return rows
+    rows = read_json_lines(path, parse_json, "no JSON", skip_blank=True)
+    return [(row, f"{path}:{number}") for number, row in rows]
 
 
-def question_of(row: Any, place: str) -> Question:
-    """Convert a decoded line to a question; raise UserError, with the place, if it is none."""
+def question_of(row: Any, location: str) -> Question:
+    """Convert a decoded line to a question; raise UserError, with the location, if it is none."""
     try:
         gold = row["gold"]
         texts = [row["id"], row["repo"], row["question"], row["source"], row.get("licence", "")]
@@ -68,7 +58,7 @@ def question_of(row: Any, place: str) -> Question:
         return Question(identity, repo, question, tuple(gold), source, licence, bool(row.get("dominant", False)))
     except (KeyError, TypeError, AttributeError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise UserError(f"{place} is no question: {why}") from error
+        raise UserError(f"{location}: no question: {why}") from error
 
 
 def write_questions(path: str | os.PathLike[str], questions: Iterable[Question]) -> None:

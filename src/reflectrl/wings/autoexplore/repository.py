@@ -37,13 +37,13 @@ class Repository:
     copy (pickled, for another process) starts with an empty cache.
     """
 
-    def __init__(self, sandbox: Sandbox, found: Index, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, sandbox: Sandbox, index: Index, cache_bytes: int = CACHE_BYTES) -> None:
         self._sandbox = sandbox
-        self._stamps = found.files
-        self._folders = tree(found.files)
-        self._left_out = found.left_out
+        self._stamps = index.files
+        self._folders = tree(index.files)
+        self._left_out = index.left_out
         self._cache = TextCache(cache_bytes)
-        self.files = tuple(found.files)
+        self.files = tuple(index.files)
         """Paths of all files, sorted."""
 
     @classmethod

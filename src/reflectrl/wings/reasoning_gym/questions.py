@@ -123,6 +123,6 @@ def _dataset(name: str, settings: str, seed: int) -> Any:
     return dataset(name, json.loads(settings), seed)
 
 
-def _near(name: str, known: Mapping[str, Any]) -> str:
-    near = suggestion(name, known)
+def _near(name: str, options: Mapping[str, Any]) -> str:
+    near = suggestion(name, options)
     return near if near.startswith(" (did") else " (reasoning_gym.factory.DATASETS lists them)"

@@ -14,12 +14,12 @@ def words(city: City, ride: Ride) -> str:
 
     The walls come first: they stay the same, so a model need read them only once.
     """
-    passenger = "aboard" if ride.passenger == ABOARD else _place(city.landmarks[ride.passenger])
-    destination = _place(city.landmarks[ride.destination])
-    walls = "; ".join(map(_place, sorted(city.walls))) or "none"
+    passenger = "aboard" if ride.passenger == ABOARD else _cell_words(city.landmarks[ride.passenger])
+    destination = _cell_words(city.landmarks[ride.destination])
+    walls = "; ".join(map(_cell_words, sorted(city.walls))) or "none"
     return (
         f"Walls on the east side of: {walls}.\n"
-        f"Taxi: {_place(ride.cell)}. Passenger: {passenger}. Destination: {destination}.\n"
+        f"Taxi: {_cell_words(ride.cell)}. Passenger: {passenger}. Destination: {destination}.\n"
     )
 
 
@@ -34,7 +34,7 @@ def reworded(city: City, ride: Ride) -> str:
     )
 
 
-def _place(cell: Cell) -> str:
+def _cell_words(cell: Cell) -> str:
     return f"row {cell[0]} column {cell[1]}"
 
 

@@ -46,8 +46,6 @@ class TextConfig:
     "base" is the model as given."""
     top_p: Annotated[float, Range(above=0, most=1)] = 1.0
     """Nucleus sampling: sampled completions use the most likely tokens whose total probability reaches this."""
-    eval_sampling: Literal["greedy", "sampled"] = "greedy"
-    """Sampling of completions for validation prompts during training."""
 
     def problem(self) -> str | None:
         """Return a one-line error if two keys contradict each other, else None."""

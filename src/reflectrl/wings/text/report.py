@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
 from reflectrl.runs.report.data import read_metrics
@@ -109,8 +111,7 @@ def examples(results: Mapping[str, Any], run_folder: Path) -> list[tuple[str, li
     for row in first:
         name = f"{row['arm']}-seed{row['seed']}-{row['checkpoint'] or 'only'}-{row['split']}-{row['sampling']}.jsonl"
         path = run_folder / "completions" / name
-        for line in path.read_text(encoding="utf-8").splitlines()[:SHOWN] if path.is_file() else ():
-            sample = json.loads(line)
+        for _, sample in islice(read_json_lines(path, parse_json), SHOWN) if path.is_file() else ():
             found.setdefault(sample["prompt"], []).append((row["arm"], sample["completion"]))
     return list(found.items())
 

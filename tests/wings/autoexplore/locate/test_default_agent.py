@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reflectrl.runs.artifacts import POLICY, REFLECTOR
+from reflectrl.runs.state import POLICY, REFLECTOR
 from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.locate.agent import Agent
 from reflectrl.wings.autoexplore.locate.card import SHIPPED, read_card

@@ -10,7 +10,8 @@ from reflectrl.core.types import UserError
 from reflectrl.serving.endpoints.client import Endpoint
 from reflectrl.serving.endpoints.config import EndpointConfig
 from reflectrl.serving.endpoints.journal import Budget, Journal
-from reflectrl.wings.text.generation.judge import Wins, compare_request, count, judge, read_verdict
+from reflectrl.serving.endpoints.parsing import read_verdict
+from reflectrl.wings.text.generation.judge import Wins, compare_request, count, judge
 from reflectrl.wings.text.samples.sample import Sample
 
 
@@ -138,7 +139,7 @@ def test_different_prompts_and_wrong_files_are_refused(endpoint, tmp_path):
     with pytest.raises(UserError, match="no completion of prompt '1'"):
         judge(written("a", "b"), written("a"), endpoint, tmp_path / "v.jsonl")
     (tmp_path / "v.jsonl").write_text("hello\n")
-    with pytest.raises(UserError, match="is no file of verdicts"):
+    with pytest.raises(UserError, match="no verdict"):
         judge(written("a"), written("a"), endpoint, tmp_path / "v.jsonl")
 
 

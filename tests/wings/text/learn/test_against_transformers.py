@@ -1,35 +1,15 @@
 """Samples under tokenizers of every kind, against what plain `transformers` makes of prompt and completion."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from reflectrl.core.config import ModelConfig
 from reflectrl.methods.offline.config import OfflineConfig
-from reflectrl.models.lm import LanguageModel
-from reflectrl.models.load import load_model
 from reflectrl.wings.text.learn.text_dataset import text_dataset
 from reflectrl.wings.text.samples.sample import Sample
-from tests.foreign_models import KINDS, PAIRS, save_model
+from tests.foreign_models import KINDS, PAIRS, Load
 
-Load = Callable[[str], LanguageModel]
 kinds = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(scope="module")
-def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
-    """`load("opt")`: the model with that tokenizer."""
-    made: dict[str, LanguageModel] = {}
-
-    def loaded(kind: str) -> LanguageModel:
-        if kind not in made:
-            folder = save_model(tmp_path_factory.mktemp("foreign"), KINDS[kind]())
-            made[kind] = load_model(folder, ModelConfig(mixed_precision="off"))
-        return made[kind]
-
-    return loaded
 
 
 @kinds

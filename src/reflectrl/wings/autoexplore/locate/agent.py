@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from reflectrl.core.advice import install
 from reflectrl.core.types import Episode, Sampling, Task, UserError, named_seed
 from reflectrl.models.cards import HEADS
-from reflectrl.runs.artifacts import POLICY, REFLECTOR
 from reflectrl.runs.light import light_players
+from reflectrl.runs.state import POLICY, REFLECTOR
 from reflectrl.wings.autoexplore.env import AutoExploreEnv
 from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.locate.card import Card, read_card

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from reflectrl.core.types import UserError
 from reflectrl.runs import card as cards
-from reflectrl.runs.artifacts import CARD
+from reflectrl.runs.state import CARD
 
 VARIABLE = "REFLECTRL_AGENT"
 """Environment variable that names the folder of the agent to use."""

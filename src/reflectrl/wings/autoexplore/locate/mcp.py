@@ -83,12 +83,12 @@ def make_server(locator: LiveLocator) -> MCPServer:
             answer = locator.locate(question, k)
         except UserError as error:
             raise ToolError(str(error)) from None
-        return Found(method=answer.method, files=[_told(hit) for hit in answer.files])
+        return Found(method=answer.method, files=[_to_file(hit) for hit in answer.files])
 
     return server
 
 
-def _told(hit: Hit) -> File:
+def _to_file(hit: Hit) -> File:
     more = len(hit.words) - WORDS_SHOWN
     words = ", ".join(hit.words[:WORDS_SHOWN]) + (f" and {more} more" if more > 0 else "")
     return File(path=shown(hit.path), line=hit.line, reason=f"shares {words or 'no word, but was looked at'}")

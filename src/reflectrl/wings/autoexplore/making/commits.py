@@ -19,7 +19,7 @@ from reflectrl.core.types import UserError, named_seed
 from reflectrl.wings.autoexplore.library import RepoEntry
 from reflectrl.wings.autoexplore.making.english import participle, phrases, plain, said, shortened, third
 from reflectrl.wings.autoexplore.making.rewording import reworded, tidy
-from reflectrl.wings.autoexplore.making.tasks import Draft, Judge
+from reflectrl.wings.autoexplore.making.tasks import Draft, DraftFilter
 from reflectrl.wings.autoexplore.questions import Question
 from reflectrl.wings.autoexplore.repository import Repository
 
@@ -90,7 +90,7 @@ def commit_questions(entry: RepoEntry, root: Path, trees: Path, most: int, seed:
 
 
 def _ask(entry: RepoEntry, commits: Commits, trees: Path, commit: Commit, rng: random.Random, asked: Asked) -> None:
-    """Add the question about a commit and its parent's tree to `asked`, unless the judge refuses the question."""
+    """Add the question about a commit and its parent's tree to `asked`, unless the filter refuses the question."""
     question = question_of_message(commit.message, rng)
     if question is None:
         return
@@ -103,8 +103,12 @@ def _ask(entry: RepoEntry, commits: Commits, trees: Path, commit: Commit, rng: r
     except UserError:
         shutil.rmtree(folder, ignore_errors=True)
         return
-    # The tree of the parent was written first, because the judge compares the question with its files.
-    task = Judge(repository, rng).judged(Draft(question, commit.path, "commit")) if commit.path in repository else None
+    # The tree of the parent was written first, because the filter compares the question with its files.
+    task = (
+        DraftFilter(repository, rng).accepted(Draft(question, commit.path, "commit"))
+        if commit.path in repository
+        else None
+    )
     if task is None:
         shutil.rmtree(folder, ignore_errors=True)
         return

@@ -15,7 +15,7 @@ from reflectrl.core.types import named_seed
 from reflectrl.serving.endpoints.answers import without_thinking
 from reflectrl.serving.endpoints.client import Ask, Endpoint
 from reflectrl.serving.endpoints.journal import Cost
-from reflectrl.wings.autoexplore.making.tasks import PER_FILE, Draft, Judge, as_questions
+from reflectrl.wings.autoexplore.making.tasks import PER_FILE, Draft, DraftFilter, as_questions
 from reflectrl.wings.autoexplore.questions import Question
 from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.texts import Text
@@ -77,14 +77,14 @@ class EndpointWriter:
             UserError: the model does not answer.
         """
         rng = random.Random(named_seed("autoexplore-endpoint", self.seed, name))
-        judge = Judge(repository, rng)
+        draft_filter = DraftFilter(repository, rng)
         kept: list[Draft] = []
         shown = self._shown(repository, rng)
         while len(kept) < self.per_repo and (part := list(islice(shown, self.chat.config.concurrency))):
             for (path, _), answer in zip(part, self.chat.complete_all([_ask(*one) for one in part]), strict=True):
-                asked = [judge.judged(Draft(question, path, "llm")) for question in questions_in(answer)]
+                asked = [draft_filter.accepted(Draft(question, path, "llm")) for question in questions_in(answer)]
                 kept += [task for task in asked if task is not None][: min(PER_FILE, self.per_repo - len(kept))]
-        return as_questions(name, kept, licence), judge.dropped
+        return as_questions(name, kept, licence), draft_filter.dropped
 
     def estimate(self, name: str, repository: Repository) -> Cost:
         """Estimate the largest cost of the questions about a repository: a request for every file."""

@@ -44,7 +44,7 @@ def _from_metadata(metadata: str) -> str:
     headers = HeaderParser().parsestr(metadata)
     classifiers = [line.removeprefix(_CLASSIFIER) for line in headers.get_all("Classifier", []) if _CLASSIFIER in line]
     return (
-        _named(headers.get("License-Expression", "")) or _named(headers.get("License", "")) or _known(str(classifiers))
+        _named(headers.get("License-Expression", "")) or _named(headers.get("License", "")) or _find(str(classifiers))
     )
 
 
@@ -61,7 +61,7 @@ def _from_files(root: Path) -> str:
     for path in sorted(root.glob("[LC][IO][CP][EY][NI]*")) + sorted(root.glob("[Ll]icen[sc]e*")):
         if path.is_file() and not path.is_symlink():
             with path.open(encoding="utf-8", errors="replace") as file:
-                if found := _known(" ".join(file.read(4000).split())):
+                if found := _find(" ".join(file.read(4000).split())):
                     return found
     return ""
 
@@ -69,8 +69,8 @@ def _from_files(root: Path) -> str:
 def _named(said: str) -> str:
     """Return a short name unchanged, or the name of the licence that a long text matches."""
     said = " ".join(said.split())
-    return said if 0 < len(said) <= _LONGEST and said.lower() not in ("unknown", "none") else _known(said)
+    return said if 0 < len(said) <= _LONGEST and said.lower() not in ("unknown", "none") else _find(said)
 
 
-def _known(text: str) -> str:
+def _find(text: str) -> str:
     return next((name for name, pattern in _RULES if pattern.search(text)), "")

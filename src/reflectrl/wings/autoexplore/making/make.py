@@ -22,9 +22,9 @@ Tick = Callable[[int, int, str], None]
 """Progress callback, called with (done, total, what)."""
 
 
-def add_repositories(store: Path, found: Iterable[RepoEntry]) -> None:
+def add_repositories(store: Path, repositories: Iterable[RepoEntry]) -> None:
     """Add repositories to the list of a library. An entry with the same name is replaced."""
-    write_entries(store, {**entries(store), **{entry.name: entry for entry in found}}.values())
+    write_entries(store, {**entries(store), **{entry.name: entry for entry in repositories}}.values())
 
 
 def make_questions(

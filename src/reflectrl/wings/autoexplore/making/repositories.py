@@ -69,9 +69,9 @@ def entries(store: Path) -> dict[str, RepoEntry]:
     return dict(Library(store).repos) if (store / REPOS).exists() else {}
 
 
-def write_entries(store: Path, found: Iterable[RepoEntry]) -> None:
+def write_entries(store: Path, repositories: Iterable[RepoEntry]) -> None:
     """Write the list of repositories, sorted by name; raise UserError if it cannot be written."""
-    write_rows(store / REPOS, (asdict(entry) for entry in sorted(found, key=lambda entry: entry.name)))
+    write_rows(store / REPOS, (asdict(entry) for entry in sorted(repositories, key=lambda entry: entry.name)))
 
 
 def unpacked(archive: Path, pin: Pin, origin: str, store: Path) -> RepoEntry:

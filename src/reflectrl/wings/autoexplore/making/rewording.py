@@ -21,8 +21,8 @@ def reworded(text: str, rng: random.Random, rate: float) -> str:
         rate: probability per word with synonyms; 0 only drops filler words.
     """
 
-    def put(found: re.Match[str]) -> str:
-        word = found[0]
+    def put(match: re.Match[str]) -> str:
+        word = match[0]
         if word.lower() in word_list("dropped") and rng.random() < 0.7:
             return ""
         if rng.random() >= rate or is_identifier(word):
@@ -74,7 +74,7 @@ def tidy(text: str) -> str:
     """Fix spaces, repeated words, and "a" or "an" before the next word."""
     text = re.sub(r"\s+([,.?;:])", r"\1", " ".join(text.split()))
     text = re.sub(r"\b(\w+)( \1\b)+", r"\1", text)
-    return re.sub(r"\b([Aa])n? (?=(\w+))", lambda found: f"{found[1]}{'n' * _is_vowel(found[2])} ", text)
+    return re.sub(r"\b([Aa])n? (?=(\w+))", lambda match: f"{match[1]}{'n' * _is_vowel(match[2])} ", text)
 
 
 def _is_vowel(word: str) -> bool:
@@ -110,8 +110,8 @@ def without_name(question: str, path: str, rng: random.Random) -> str | None:
     """Replace the file's name in a question by synonyms; return None if that is impossible."""
     own = set(parts(stem_of(path)))
 
-    def put(found: re.Match[str]) -> str:
-        word = found[0]
+    def put(match: re.Match[str]) -> str:
+        word = match[0]
         if not own & set(parts(word)):
             return word
         if is_identifier(word):

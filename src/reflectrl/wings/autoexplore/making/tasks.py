@@ -39,7 +39,7 @@ class Draft(NamedTuple):
 
 
 @dataclass
-class Judge:
+class DraftFilter:
     """Filter of the drafts about one repository.
 
     Attributes:
@@ -63,7 +63,7 @@ class Judge:
         self._kept: list[frozenset[str]] = []
         self._by_word: defaultdict[str, list[int]] = defaultdict(list)
 
-    def judged(self, draft: Draft) -> Draft | None:
+    def accepted(self, draft: Draft) -> Draft | None:
         """Return the draft without its file's name, or None to refuse it. Later drafts must differ from this one."""
         question: str | None = draft.question
         if leaks(draft.question, draft.path):
@@ -95,7 +95,11 @@ class Judge:
 
 
 def taken_in_turn(
-    drafts: Mapping[str, Iterator[Draft]], weights: Mapping[str, float], most: int, per_file: int, judge: Judge
+    drafts: Mapping[str, Iterator[Draft]],
+    weights: Mapping[str, float],
+    most: int,
+    per_file: int,
+    draft_filter: DraftFilter,
 ) -> list[Draft]:
     """Take at most `most` tasks, from all files in turn, at most `per_file` from each.
 
@@ -104,14 +108,14 @@ def taken_in_turn(
         weights: file → probability of using its turn, which is lower for documentation than for code.
         most: largest number of tasks.
         per_file: largest number of tasks that a file answers.
-        judge: filter of the drafts.
+        draft_filter: filter of the drafts.
     """
     kept: list[Draft] = []
     paths = sorted(drafts)
     for _ in range(per_file):
-        for path in judge.rng.sample(paths, len(paths)):
-            if judge.rng.random() < weights.get(path, 1.0):
-                tasks = (judge.judged(draft) for draft in drafts[path])
+        for path in draft_filter.rng.sample(paths, len(paths)):
+            if draft_filter.rng.random() < weights.get(path, 1.0):
+                tasks = (draft_filter.accepted(draft) for draft in drafts[path])
                 if (task := next((task for task in tasks if task is not None), None)) is not None:
                     kept.append(task)
             if len(kept) == most:
@@ -143,7 +147,7 @@ def write_questions_about(
         The questions, sorted by path of the answer, and reason → number of refused drafts.
     """
     rng = random.Random(named_seed("autoexplore-questions", seed, name))
-    judge = Judge(repository, rng)
+    draft_filter = DraftFilter(repository, rng)
     drawn = _drawn(repository, rng)
     weights = {path: _WEIGHTS.get(found[0].source, 1.0) for path, found in drawn.items() if found}
     asker = Asker(rng)
@@ -154,8 +158,8 @@ def write_questions_about(
                 yield Draft(question, topic.path, topic.source)
 
     drafts = {path: drafts_of(found) for path, found in drawn.items() if found}
-    kept = taken_in_turn(drafts, weights, per_repo, PER_FILE, judge)
-    return as_questions(name, kept, licence), judge.dropped
+    kept = taken_in_turn(drafts, weights, per_repo, PER_FILE, draft_filter)
+    return as_questions(name, kept, licence), draft_filter.dropped
 
 
 def as_questions(name: str, drafts: list[Draft], licence: str) -> list[Question]:

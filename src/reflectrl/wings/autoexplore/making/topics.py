@@ -165,10 +165,10 @@ def _of_docs(path: str, text: str) -> Iterator[Topic]:
         yield Topic(path, "docs", "section", told=told)
 
 
-def _says_something(told: str) -> bool:
+def _says_something(text: str) -> bool:
     """Return whether a text is prose of some length, rather than a table, a list or code."""
-    letters = sum(character.isalpha() or character == " " for character in told)
-    return len(told.split()) >= 5 and letters >= 0.9 * len(told) and not _NO_PROSE.search(told)
+    letters = sum(character.isalpha() or character == " " for character in text)
+    return len(text.split()) >= 5 and letters >= 0.9 * len(text) and not _NO_PROSE.search(text)
 
 
 def _paragraphs(text: str) -> Iterator[str]:

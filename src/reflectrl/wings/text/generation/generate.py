@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from reflectrl.core.episodes.log import drop_half_line
-from reflectrl.core.types import Sampling, UserError, named_seed
+from reflectrl.core.json_lines import parse_json, read_json_lines
+from reflectrl.core.types import Sampling, named_seed
 from reflectrl.models.lm import LanguageModel
 from reflectrl.wings.text.learn.written import write
 from reflectrl.wings.text.samples.sample import Sample
@@ -82,11 +83,9 @@ def read_completions(path: Path) -> dict[str, Sample]:
     drop_half_line(path)
     if not path.exists():
         return {}
-    found = {}
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        try:
-            sample = Sample(**json.loads(line), reward=math.nan)
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{path}:{number}: no written completion; remove the file to write it anew") from error
-        found[sample.id] = sample
-    return found
+    remedy = "remove the file to write it anew"
+    return {sample.id: sample for _, sample in read_json_lines(path, _completion, "no written completion", remedy)}
+
+
+def _completion(line: str) -> Sample:
+    return Sample(**parse_json(line), reward=math.nan)

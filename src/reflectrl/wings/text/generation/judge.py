@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 
 from reflectrl.core.episodes.log import drop_half_line
+from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.prompts.messages import said
 from reflectrl.core.statistics import mean_interval
 from reflectrl.core.types import UserError
-from reflectrl.serving.endpoints.answers import without_thinking
 from reflectrl.serving.endpoints.client import Ask, Endpoint
 from reflectrl.serving.endpoints.journal import Cost
+from reflectrl.serving.endpoints.parsing import Verdict, read_verdict
 from reflectrl.wings.text.samples.sample import Sample
-
-Verdict = Literal["first", "second", "tie", "unclear"]
-PUNCTUATION = " .*\"'()[]\n"
 
 
 @lru_cache(maxsize=1)
@@ -37,28 +34,6 @@ def _words() -> Any:
 def compare_request(prompt: str, first: str, second: str) -> str:
     """Return the question to a judge about two answers to a prompt."""
     return str(_words().compare(prompt.strip(), first.strip(), second.strip()))
-
-
-NAMED = r"\b(A|B|TIE|Tie|tie)\b"
-
-
-def read_verdict(answer: str) -> Verdict:
-    """Return the judge's preference: "first", "second", "tie", or "unclear" if it does not say.
-
-    Three forms are tried in this order: the first word is "A", "B" or "TIE"; such a word stands alone on the last line;
-    only one of these words occurs in the whole answer.
-    """
-    said = without_thinking(answer)
-    if len(said.strip(PUNCTUATION)) == 1:
-        said = said.upper()  # in a sentence, "a" is an article
-    lines = said.splitlines() or [""]
-    first, last = re.match(rf"\W*{NAMED}\W*(\Z|[.:,\n])", said), re.fullmatch(rf"\W*{NAMED}\W*", lines[-1])
-    found = first or last
-    named = {found[1]} if found else set(re.findall(NAMED, said))
-    if len(named) != 1:
-        return "unclear"
-    word = named.pop()
-    return "first" if word == "A" else "second" if word == "B" else "tie"
 
 
 ORDERS = ("ours first", "theirs first")
@@ -182,8 +157,10 @@ def _read(path: Path) -> dict[str, Verdict]:
     drop_half_line(path)
     if not path.exists():
         return {}
-    try:
-        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        return {row["key"]: row["verdict"] for row in rows}
-    except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path} is no file of verdicts; remove it to ask anew") from error
+    rows = read_json_lines(path, _key_and_verdict, "no verdict", "remove the file to ask anew")
+    return dict(row for _, row in rows)
+
+
+def _key_and_verdict(line: str) -> tuple[str, Verdict]:
+    row = parse_json(line)
+    return row["key"], row["verdict"]

@@ -96,7 +96,7 @@ class TextRollouts(Rollouts):
         generators = [np.random.default_rng(named_seed(seed, "write", update, i, k)) for _, i, k in places]
         wanted, how = [sample for sample, _, _ in places], Sampling(config.temperature)
         written = write(self.lm, wanted, how, generators, lengths.completion_tokens, lengths.prompt_tokens)
-        written.sort(key=lambda one: one.example.ids[: one.example.start])  # shared prefixes are encoded once
+        written.sort(key=lambda text: text.example.ids[: text.example.start])  # shared prefixes are encoded once
         rewards_K = torch.tensor([sample.reward for sample in self.label([one.sample for one in written])])
         scaled_K = self.scale.add(rewards_K)
         batch = make_batch(self.lm, self.reference, critic, written, scaled_K, config)

@@ -63,8 +63,9 @@ def make_batch(
     rewards_N[torch.tensor(lengths, device=lm.device).cumsum(0) - 1] += scores_K.to(rewards_N)
     returns_N = torch.cat([rewards_to_go(part_T, config.gamma) for part_T in rewards_N.split(lengths)])
     advantages_N = token_advantages(rewards_N, values_N, lengths, config)
+    targets_N = returns_N if values_N is None else values_N + advantages_N  # the critic's lambda-returns
     old_logp_N = torch.where(drawn_N.isnan(), logp_N, drawn_N)
-    return Batch([slices], labels_N, old_logp_N, advantages_N, returns_N, values_N, metrics=metrics)
+    return Batch([slices], labels_N, old_logp_N, advantages_N, targets_N, values_N, metrics=metrics)
 
 
 def token_slices(lm: LanguageModel, rows: Sequence[Example], most: int, temperature: float) -> list[Slice]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from reflectrl.core.advice import option
-from reflectrl.core.config import ModelConfig
+from reflectrl.core.config import ModelConfig, Recipe
 from reflectrl.core.plugins import reason
 from reflectrl.core.types import UserError, named_seed
 from reflectrl.learn.checkpoint import drop_state, recover, write_folder, write_text
@@ -25,11 +25,11 @@ from reflectrl.methods.offline.reference_cache import ReferenceCache, cached_ref
 from reflectrl.models.cards import CARD
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
-from reflectrl.runs.artifacts import Artifact, Graph, State, graph_of, refuse_other_settings
+from reflectrl.runs.artifact import Graph, Plan, artifact
 from reflectrl.runs.folder import alone
 from reflectrl.runs.metrics import MetricsFile
 from reflectrl.runs.precision import decide, in_run
-from reflectrl.runs.workers import function
+from reflectrl.runs.state import State, refuse_other_settings
 from reflectrl.wings.text.learn.text_dataset import shortened, text_dataset
 from reflectrl.wings.text.samples.sample import Sample
 
@@ -74,9 +74,9 @@ def train_on_samples(
                 say(f"{folder / 'model'} is complete")
                 return folder / "model"
             for artifact in [one for one in graph.values() if not one.exists(folder)]:
-                state.begin(graph, artifact.key, context.settings)
+                state.begin(artifact, context.settings)
                 state.write()
-                function(artifact.build)(context)
+                artifact.maker.build(context, **artifact.inputs_in(folder))
                 state.finish(artifact, context.settings)
             state.write()
     except OSError as error:
@@ -87,12 +87,9 @@ def train_on_samples(
 
 def _graph(context: _Context) -> Graph:
     """Return the graph of artifacts: the reference cache, then the model."""
-    seed, make, settings = context.seed, f"{__name__}:make_", tuple(context.settings)
-    output = ("reference-cache/reference_cache.json",)
-    cache = Artifact("offline", "reference-cache", seed, "rl", f"{make}reference_cache", output, (), settings)
-    output = (f"model/{CARD}",)
-    model = Artifact("offline", "model", seed, "rl", f"{make}model", output, (cache.key,), training="learner")
-    return graph_of([cache, model])
+    plan = Plan(Recipe(), context.seed)
+    make_model(plan, "model", cache=make_reference_cache(plan, "reference-cache", settings=context.settings))
+    return plan.made
 
 
 @dataclass(frozen=True)
@@ -126,10 +123,10 @@ class _Context:
         _say_shortened(self.lm, self.samples, self.config, self.say)
         return text_dataset(self.lm, self.samples, self.config)
 
-    def reference_cache(self) -> ReferenceCache:
+    def reference_cache(self, folder: Path) -> ReferenceCache:
         """Load the reference's log-probabilities and values on the samples, or compute and save them."""
         needs_value, fitted = self.config.algorithm in BY_ADVANTAGE, partial(_say_metrics, self.say)
-        folder, seed = self.folder / "reference-cache", named_seed(self.seed, "value")
+        seed = named_seed(self.seed, "value")
         return cached_reference(folder, self.data, self.config, seed, fitted, needs_value=needs_value)
 
 
@@ -152,17 +149,19 @@ def _claim(context: _Context, graph: Graph) -> State:
     return state
 
 
+@artifact("offline", "rl", "reference-cache/reference_cache.json")
 def make_reference_cache(context: _Context) -> None:
     """Compute the reference's log-probabilities and values on the samples."""
     if context.config.algorithm in BY_ADVANTAGE:
         context.say(f"warning: {LOGGED}")
-    context.reference_cache()
+    context.reference_cache(context.folder / "reference-cache")
 
 
-def make_model(context: _Context) -> None:
+@artifact("offline", "rl", f"model/{CARD}")
+def make_model(context: _Context, *, cache: Path) -> None:
     """Train the model on the samples."""
-    learner, seed = context.folder / "learner", named_seed(context.seed, "offline")
-    data, known = context.data, context.reference_cache()
+    learner, seed = context.folder / "model.learner", named_seed(context.seed, "offline")
+    data, known = context.data, context.reference_cache(cache)
     shared = {"kind": "offline", "seed": context.seed, "arm": None}
     with MetricsFile(context.folder / "metrics.jsonl", learner, shared) as file:
 

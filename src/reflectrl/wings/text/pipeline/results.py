@@ -13,19 +13,17 @@ from rich.table import Table
 
 from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import write_text
-from reflectrl.runs.artifacts import Artifact
-from reflectrl.runs.progress import Tick
+from reflectrl.runs.artifact import Build
 from reflectrl.runs.results import commit, hardware
 from reflectrl.wings.text.generation.generate import read_completions
 from reflectrl.wings.text.generation.table import TextRow, percentiles, pooled, row_of
-from reflectrl.wings.text.pipeline.graph import DATA, REFERENCE, places, task_name
-from reflectrl.wings.text.pipeline.task import TextContext
-from reflectrl.wings.text.pipeline.training import reference_cache, written_to
-from reflectrl.wings.text.report import write_text_report
+from reflectrl.wings.text.pipeline.graph import DATA, places, task_name
+from reflectrl.wings.text.pipeline.task import TextTask
+from reflectrl.wings.text.pipeline.training import reference_cache, written_by_reference, written_to
 from reflectrl.wings.text.samples import Sample
 
 
-def rows(text: TextContext) -> Iterator[TextRow]:
+def rows(run: Path, text: TextTask) -> Iterator[TextRow]:
     """Yield a row per arm, seed, checkpoint, split and sampling. The arm "data" has one row per split, as it has no
     training seed.
     """
@@ -33,23 +31,30 @@ def rows(text: TextContext) -> Iterator[TextRow]:
         for seed in text.recipe.seeds[:1] if arm == DATA else text.recipe.seeds:
             for place in places(text.recipe, seed, arm, text.samples):
                 references = {} if arm == DATA else text.references(place["split"])
-                written = text.test_reward.label(_written(text, place))
+                written = text.test_reward.label(_written(run, text, place))
                 yield row_of(place, written, references, text.recipe.eval.confidence)
 
 
-def _written(text: TextContext, place: Mapping[str, Any]) -> list[Sample]:
+def _written(run: Path, text: TextTask, place: Mapping[str, Any]) -> list[Sample]:
     """Return one completion per prompt, even for the data: diversity metrics need equal numbers of texts."""
     if place["arm"] == DATA:
         return text.prompts(place["split"], text.recipe.eval.episodes)
     kept = {sample.group for sample in text.prompts(place["split"], text.recipe.eval.episodes)}
-    return [sample for sample in read_completions(written_to(text, place)).values() if sample.group in kept]
+    return [sample for sample in read_completions(written_to(run, place)).values() if sample.group in kept]
 
 
-def spread(text: TextContext) -> list[dict[str, Any]]:
-    """Return percentiles of reward, value and advantage on the training samples, per seed."""
+def spread(build: Build, text: TextTask, references: Sequence[Path], values: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return percentiles of reward, value and advantage on the training samples, per seed.
+
+    Args:
+        references: the reference of each seed.
+        values: the folder of each one's caches; none if no arm needs them.
+    """
     found = []
-    for seed in text.recipe.seeds if text.offline else ():
-        _, known = reference_cache(text, text.load(REFERENCE, seed), seed, text.offline[0], lambda _: None)
+    for seed, reference, folder in zip(text.recipe.seeds, references, values, strict=False):
+        lm = text.load(reference, seed)
+        written = written_by_reference(build, seed)
+        _, known = reference_cache(text, lm, seed, folder, written, text.offline[0], lambda _: None)
         numbers = {
             "reward": known.values_N + known.advantages_N,
             "value": known.values_N,
@@ -59,9 +64,9 @@ def spread(text: TextContext) -> list[dict[str, Any]]:
     return found
 
 
-def results(text: TextContext, artifact: Artifact, tick: Tick) -> None:
-    """Write `results.json`."""
-    found, sections = list(rows(text)), text.recipe.sections
+def write_results(build: Build, text: TextTask, references: Sequence[Path], values: Sequence[Path]) -> None:
+    """Write `results.json`. Takes references and values as `spread` does."""
+    found, sections = list(rows(build.context.run.path, text)), text.recipe.sections
     results = {
         "kind": "text",
         "recipe": text.recipe.name,
@@ -72,14 +77,9 @@ def results(text: TextContext, artifact: Artifact, tick: Tick) -> None:
         "rewards": sorted(sections["test_rewards"] or sections["rewards"]),
         "rows": [asdict(row) for row in found],
         "summary": [asdict(line) for line in pooled(found, text.recipe.eval.confidence)],
-        "percentiles": spread(text),
+        "percentiles": spread(build, text, references, values),
     }
-    write_text(text.run.path / "results.json", json.dumps(results, indent=1) + "\n")
-
-
-def report(text: TextContext, artifact: Artifact, tick: Tick) -> None:
-    """Write `report.html`."""
-    write_text_report(text.run.path)
+    write_text(build.out, json.dumps(results, indent=1) + "\n")
 
 
 # ---- on the terminal -----------------------------------------------------------------------------------------------

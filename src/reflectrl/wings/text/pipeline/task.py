@@ -1,4 +1,4 @@
-"""Context of a run of a text task: paths, samples, and rewards."""
+"""Samples and rewards of a text task, and the context that keeps them during a run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from itertools import islice
 from pathlib import Path
 from typing import get_args
 
+from reflectrl.core.config import Recipe
 from reflectrl.core.types import named_seed
 from reflectrl.methods.offline.algorithms import PREFERENCES
 from reflectrl.methods.offline.config import Algorithm
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
+from reflectrl.runs.artifact import PRETRAINED, Source
 from reflectrl.runs.folder import Context
 from reflectrl.wings.text.generation.generate import one_per_prompt
 from reflectrl.wings.text.rewards import Reward, build
@@ -21,8 +23,17 @@ from reflectrl.wings.text.samples import Reading, Sample, read_samples
 
 
 @dataclass(frozen=True)
-class TextContext(Context):
-    """Input of the builders of a text task: recipe and run folder. Samples and rewards are loaded once."""
+class TextTask:
+    """Samples with rewards in a folder, and the rewards that score completions. Both are loaded once.
+
+    Attributes:
+        folder: folder with a file of samples per split.
+        scores: folder for the scores of texts, which the rewards keep.
+    """
+
+    recipe: Recipe
+    folder: Path
+    scores: Path
 
     @property
     def offline(self) -> list[str]:
@@ -31,11 +42,7 @@ class TextContext(Context):
 
     def data(self, split: str) -> Path:
         """Return the file of a split's samples with rewards."""
-        return self.run.path / "data" / f"{split}.jsonl"
-
-    def written(self, arm: str, seed: int, split: str, sampling: str, checkpoint: str) -> Path:
-        """Return the file of an arm's completions."""
-        return self.run.path / "completions" / f"{arm}-seed{seed}-{checkpoint}-{split}-{sampling}.jsonl"
+        return self.folder / f"{split}.jsonl"
 
     def samples(self, split: str) -> list[Sample]:
         """Return the samples of a split with rewards; [] if the data have no such split."""
@@ -69,7 +76,7 @@ class TextContext(Context):
     @cached_property
     def unprepared(self) -> Reward:
         """Reward of the section [rewards], not yet fitted to the training samples."""
-        return build(self.recipe.sections["rewards"], self.run.path / "scores")
+        return build(self.recipe.sections["rewards"], self.scores)
 
     @cached_property
     def reward(self) -> Reward:
@@ -82,17 +89,30 @@ class TextContext(Context):
         """Reward of the final evaluation: from [test_rewards], or else from [rewards]."""
         if not self.recipe.sections["test_rewards"]:
             return self.reward
-        found = build(self.recipe.sections["test_rewards"], self.run.path / "scores")
+        found = build(self.recipe.sections["test_rewards"], self.scores)
         found.prepare(self.training("nll"))
         return found
 
-    def load(self, name: str, seed: int) -> LanguageModel:
-        """Load a model of the run by name; "base" is the initial model."""
-        made = self.run.checkpoint(seed, name)
-        scratch = self.recipe.model.source == "scratch"
-        source = made if name != "base" or scratch else self.recipe.model.source
+    def load(self, source: Source, seed: int) -> LanguageModel:
+        """Load a model: one of the run, or the pretrained one."""
+        folder = self.recipe.model.source if source == PRETRAINED else source
         config = replace(self.recipe.model, chat="off")  # prompts are the samples' own
-        return load_model(source, config, "policy", named_seed(seed, "policy"))
+        return load_model(folder, config, "policy", named_seed(seed, "policy"))
+
+
+@dataclass(frozen=True)
+class TextContext(Context):
+    """Recipe and run folder, with the samples and rewards that builders have used so far."""
+
+    def task(self, folder: Path) -> TextTask:
+        """Return the task whose samples are in this folder."""
+        if folder not in self._tasks:
+            self._tasks[folder] = TextTask(self.recipe, folder, self.run.path / "scores")
+        return self._tasks[folder]
+
+    @cached_property
+    def _tasks(self) -> dict[Path, TextTask]:
+        return {}
 
 
 def imitable(sample: Sample) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from reflectrl.core.config import checked
 from reflectrl.core.episodes.log import drop_half_line
+from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.plugins import one_line, resolve_class
 from reflectrl.core.types import UserError
 from reflectrl.wings.text.rewards.base import Component
@@ -91,10 +92,13 @@ def _read(path: Path) -> dict[str, float]:
     drop_half_line(path)
     if not path.exists():
         return {}
-    try:
-        return {str(key): float(score) for key, score in map(json.loads, path.read_text("utf-8").splitlines())}
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path} is no file of scores; remove it") from error
+    return dict(row for _, row in read_json_lines(path, key_and_number, "no score", "remove the file"))
+
+
+def key_and_number(line: str) -> tuple[str, float]:
+    """Parse a line of a cache: a pair of a key and a number."""
+    key, number = parse_json(line)
+    return str(key), float(number)
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,21 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from reflectrl.core.episodes.log import drop_half_line
+from reflectrl.core.json_lines import read_json_lines
 from reflectrl.core.prompts.messages import said
 from reflectrl.core.prompts.tokens import beginning
 from reflectrl.core.types import UserError
 from reflectrl.serving.endpoints.client import Ask, Endpoint
 from reflectrl.serving.endpoints.config import EndpointConfig
 from reflectrl.serving.endpoints.journal import Budget, Journal
+from reflectrl.serving.endpoints.parsing import PREFERENCE, read_verdict
 from reflectrl.serving.endpoints.ranking import both_ways, standings
-from reflectrl.wings.text.generation.judge import compare_request, read_verdict
+from reflectrl.wings.text.generation.judge import compare_request
 from reflectrl.wings.text.rewards.base import Component, response_of
+from reflectrl.wings.text.rewards.total import key_and_number
 from reflectrl.wings.text.samples.sample import Sample
 
 Pair = tuple[str, str, str]
@@ -50,8 +53,7 @@ class EndpointJudge:
     def preferences(self, pairs: Sequence[Pair]) -> list[float]:
         """Ask one question per pair; UserError if the server gives no answer."""
         asks = [Ask([said("user", compare_request(*pair))], 16) for pair in pairs]
-        verdicts = map(read_verdict, self.endpoint.complete_all(asks))
-        return [{"first": 1.0, "second": 0.0}.get(verdict, 0.5) for verdict in verdicts]
+        return [PREFERENCE[read_verdict(answer)] for answer in self.endpoint.complete_all(asks)]
 
 
 class LocalJudge:
@@ -129,7 +131,7 @@ class Tournament(Component):
         for prompt, texts in groups.items():
 
             def preferred(one: str, other: str, prompt: str = prompt) -> float:
-                return self._known((prompt, one, other))
+                return self._preference_of((prompt, one, other))
 
             found[prompt] = standings(list(texts), preferred)
         return [found[sample.prompt][response_of(sample)] for sample in samples]
@@ -146,7 +148,7 @@ class Tournament(Component):
                 with self.path.open("a", encoding="utf-8") as file:
                     file.writelines(f"{json.dumps(pair)}\n" for pair in new.items())
 
-    def _known(self, pair: Pair) -> float:
+    def _preference_of(self, pair: Pair) -> float:
         return self.verdicts[self._key(pair)]
 
     def _key(self, pair: Pair) -> str:
@@ -157,8 +159,4 @@ def _read(path: Path) -> dict[str, float]:
     drop_half_line(path)
     if not path.exists():
         return {}
-    try:
-        rows: list[Any] = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        return {str(key): float(said) for key, said in rows}
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path} is no file of verdicts; remove it to ask anew") from error
+    return dict(row for _, row in read_json_lines(path, key_and_number, "no verdict", "remove the file to ask anew"))

@@ -54,21 +54,21 @@ class Gate:
         self.left_out: dict[str, Skipped] = {}
         self.notes: dict[str, Skipped] = {}
 
-    def refuse(self, place: str, error: BadRowError) -> None:
-        """Count a bad row; `place` is "file:line".
+    def refuse(self, location: str, error: BadRowError) -> None:
+        """Count a bad row; `location` is "file:line".
 
         Raises:
             UserError: the row is bad, and bad rows are not skipped.
         """
         forgiven = isinstance(error, LeftOutError)
         if not (forgiven or self.skip_bad):
-            raise UserError(f"{place}: {error}{self.advice}") from error
+            raise UserError(f"{location}: {error}{self.advice}") from error
         counted = self.left_out if forgiven else self.skipped
-        counted.setdefault(error.reason, Skipped()).add(place)
+        counted.setdefault(error.reason, Skipped()).add(location)
 
-    def note(self, place: str, words: str) -> None:
+    def note(self, location: str, words: str) -> None:
         """Count an unusual row that is read anyway; `words` describe it."""
-        self.notes.setdefault(words, Skipped()).add(place)
+        self.notes.setdefault(words, Skipped()).add(location)
 
 
 @contextmanager

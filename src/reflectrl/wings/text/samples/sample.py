@@ -47,10 +47,10 @@ class Skipped:
     count: int = 0
     first: list[str] = field(default_factory=list)
 
-    def add(self, place: str) -> None:
+    def add(self, location: str) -> None:
         self.count += 1
         if len(self.first) < PLACES:
-            self.first.append(place)
+            self.first.append(location)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,229 @@
+"""Fingerprints of artifacts, and the record in a run folder of what is there already.
+
+Each artifact is made by one process, from files to files. So a run can be interrupted anywhere, and the same command
+continues it. An artifact is complete when its output is there and was made with the same fingerprint: a hash of the
+settings it depends on and of its inputs' fingerprints. Nothing here needs torch or an environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from reflectrl.core.advice import is_typed, option
+from reflectrl.core.config import Recipe
+from reflectrl.core.config.values import without_removed
+from reflectrl.core.digests import digest_of
+from reflectrl.core.types import UserError
+from reflectrl.runs.artifact import STAGES, Artifact, Graph
+
+LOG = logging.getLogger(__name__)
+SCHEMA = 2
+"""Version of `state.json`. Fingerprints of version 1 are ignored, and the folder's recipe is compared instead."""
+STATE = "state.json"
+"""The file of a run folder that records complete stages and the fingerprints of its artifacts."""
+CARD = "agent.json"
+"""File that marks a folder as an exported agent's. A run folder has none."""
+POLICY, REFLECTOR = "policy", "reflector"
+"""Folders of an agent's models, beside its card. An agent without a reflector lacks the second."""
+
+
+def fingerprint(artifact: Artifact, settings: Mapping[str, Any]) -> str:
+    """Return a hash of everything on which an artifact depends: its settings that differ from the defaults, and its
+    inputs.
+
+    Args:
+        settings: the plain values of the whole recipe.
+
+    Raises:
+        UserError: one of its files cannot be read.
+    """
+    settings = _deciding(settings)
+    chosen = {name: _changed(value_of(settings, name), value_of(defaults(), name)) for name in artifact.settings}
+    inputs = [fingerprint(needed, settings) for needed in artifact.made_from]
+    files = [digest_of(Path(name)) for name in artifact.files]
+    return _hash([artifact.kind, artifact.name, artifact.seed, chosen, inputs, *files])
+
+
+def extent(artifact: Artifact, settings: Mapping[str, Any]) -> str:
+    """Return a hash of the settings that decide how much of an artifact is made."""
+    return _hash([value_of(settings, name) for name in artifact.extent])
+
+
+@cache
+def defaults() -> Mapping[str, Any]:
+    """Return the plain values of an empty recipe."""
+    return Recipe().plain()
+
+
+def _deciding(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings without keys that no longer exist; folders of earlier versions still hold them."""
+    return {name: without_removed(value, f"{name}.") for name, value in settings.items()}
+
+
+def _changed(value: Any, default: Any) -> Any:
+    """Keep only values that differ from the defaults, so that a key which a later version adds invalidates nothing."""
+    if isinstance(value, Mapping) and isinstance(default, Mapping):
+        return {key: item for key, item in value.items() if json.dumps(item) != json.dumps(default.get(key))}
+    return None if json.dumps(value) == json.dumps(default) else value
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def value_of(settings: Mapping[str, Any], dotted: str) -> Any:
+    """Return the value of a dotted key, or a whole section; None if there is no such key."""
+    found: Any = settings
+    for name in dotted.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def settings_of(artifact: Artifact) -> Iterator[str]:
+    """Yield the recipe keys on which an artifact depends, beginning with its inputs' keys."""
+    for needed in artifact.made_from:
+        yield from settings_of(needed)
+    yield from artifact.settings
+
+
+def files_of(artifact: Artifact) -> Iterator[str]:
+    """Yield the user's files on which an artifact depends, beginning with its inputs' files."""
+    for needed in artifact.made_from:
+        yield from files_of(needed)
+    yield from artifact.files
+
+
+@dataclass
+class State:
+    """The content of `state.json`.
+
+    Attributes:
+        complete: the complete stages. They are for people to read; a run checks the files themselves.
+        made: key of an artifact → its "fingerprint" when it was begun, and its "extent" once it is complete.
+        tasks: the digest of the environment's tasks; "" if it is not known.
+        auto_precision: what "auto" means in this run for `model.mixed_precision` and `model.mixed_play`, "on" or
+            "off"; "" if it has not been decided.
+    """
+
+    path: Path
+    complete: list[str] = field(default_factory=list)
+    made: dict[str, dict[str, str]] = field(default_factory=dict)
+    damaged: bool = False
+    tasks: str = ""
+    auto_precision: str = ""
+
+    @classmethod
+    def read(cls, folder: Path) -> State:
+        """Read the state of a run folder.
+
+        It is empty if there is no file, and `damaged`, with a warning, if it is unreadable.
+        """
+        path = folder / STATE
+        if not path.is_file():
+            return cls(path)
+        try:
+            noted = json.loads(path.read_text(encoding="utf-8"))
+            intact = noted.pop("digest", None) in (None, _hash(noted))  # earlier versions wrote none
+            complete, made = list(noted["complete"]), dict(noted["artifacts"]) if noted.get("schema") == SCHEMA else {}
+            precision = noted.get("auto_precision", "")  # earlier versions decided anew in each process
+            intact = intact and precision in ("", "on", "off") and set(complete) <= set(STAGES)
+            if intact and all("fingerprint" in record for record in made.values()):
+                return cls(path, complete, made, tasks=str(noted.get("tasks", "")), auto_precision=precision)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass
+        LOG.warning("reflectrl: %s is damaged; it is written anew from what the folder holds", path)
+        return cls(path, damaged=True)
+
+    def write(self) -> None:
+        """Write the file atomically."""
+        from reflectrl.learn.checkpoint import write_text  # brings torch, which a dry run does without
+
+        stages = [stage for stage in STAGES if stage in self.complete]
+        noted = {"schema": SCHEMA, "complete": stages, "tasks": self.tasks, "auto_precision": self.auto_precision}
+        noted["artifacts"] = self.made
+        write_text(self.path, json.dumps({**noted, "digest": _hash(noted)}, indent=1) + "\n")
+
+    def begin(self, artifact: Artifact, settings: Mapping[str, Any]) -> None:
+        """Note that an artifact is being made with these settings."""
+        self.made[artifact.key] = {"fingerprint": fingerprint(artifact, settings)}
+
+    def finish(self, artifact: Artifact, settings: Mapping[str, Any]) -> None:
+        """Note that a begun artifact is complete."""
+        self.made[artifact.key]["extent"] = extent(artifact, settings)
+
+    def says(self, artifact: Artifact, settings: Mapping[str, Any]) -> str:
+        """Return the status of an artifact without reading its files: "done", "begun", "outdated" or "missing"."""
+        record = self.made.get(artifact.key, {})
+        if not artifact.is_begun(self.path.parent):
+            return "missing"
+        if record and record["fingerprint"] != fingerprint(artifact, settings):
+            return "outdated"
+        done = record.get("extent") == extent(artifact, settings) and artifact.exists(self.path.parent)
+        return "done" if done else "begun"
+
+
+def refuse_other_settings(
+    graph: Graph,
+    state: State,
+    before: Mapping[str, Any] | None,
+    now: Mapping[str, Any],
+    place: str = "folder",
+) -> None:
+    """Refuse to continue in a folder whose artifacts were made, or begun, with other settings.
+
+    Args:
+        before: the settings with which the folder was last used, for artifacts that `state` does not know.
+        now: the settings of this run.
+        place: what the caller sets to name another folder, for the message.
+
+    Raises:
+        UserError: names the first key that differs.
+    """
+    folder, now, before = state.path.parent, _deciding(now), _deciding(before) if before else None
+    for key, artifact in graph.items():
+        if artifact.always or not artifact.is_begun(folder):
+            continue
+        wanted = fingerprint(artifact, now)
+        made = state.made.get(key, {}).get("fingerprint") or (fingerprint(artifact, before) if before else wanted)
+        if made != wanted:
+            names = dict.fromkeys(settings_of(artifact))
+            differences = (difference(name, value_of(before or {}, name), value_of(now, name)) for name in names)
+            files = ", ".join(dict.fromkeys(files_of(artifact)))
+            other = f"another content of {files}" if files else f"{key!r} made with other settings"
+            detail = next(filter(None, differences), other)
+            forks = place == "folder" and is_typed()  # in Python there is no forking
+            fork = f" ({option('fork', folder)} takes over what stays the same)" if forks else ""
+            raise UserError(
+                f"{folder} holds a run with {detail}; use another {option(place)}{fork}, or remove this one"
+            )
+
+
+def difference(key: str, before: Any, now: Any) -> str | None:
+    """Describe the first key in which two sections differ; None if they are equal."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        inner = (difference(f"{key}.{name}", before.get(name), now.get(name)) for name in {**before, **now})
+        return next(filter(None, inner), None)
+    same = json.dumps(before) == json.dumps(now)  # a list of a recipe is a tuple or a list
+    return None if same else f"{key} = {_shown(before)}, not {_shown(now)}"
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else repr(value)
+
+
+def listing(graph: Graph, state: State, settings: Mapping[str, Any]) -> list[str]:
+    """Return one line per artifact: its stage, its key, its status, and its inputs."""
+    lines = []
+    for key, artifact in graph.items():
+        known = "made by every run" if artifact.always else state.says(artifact, settings)
+        inputs = [needed.key.removesuffix(f" (seed {artifact.seed})") for needed in artifact.made_from]
+        sources = ", ".join([*inputs, *(f"[{name}]" for name in artifact.settings), *artifact.files])
+        lines.append(f"{artifact.stage:6} {key}: {known}{f'; from {sources}' if sources else ''}")
+    return lines

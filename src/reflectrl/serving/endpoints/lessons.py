@@ -1,0 +1,249 @@
+"""Lessons of endpoints: teaching episodes, and labels of the states that a student meets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from reflectrl.core.config import Recipe
+from reflectrl.core.envs import make
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.envs.pool import pool_of
+from reflectrl.core.envs.teacher import ask
+from reflectrl.core.episodes import EpisodeLog, read_episodes, to_line
+from reflectrl.core.players.base import LiveEpisode, Player
+from reflectrl.core.rollout import Job, rollout
+from reflectrl.core.teach import Demonstration, demonstrations, teach
+from reflectrl.core.terminal import console
+from reflectrl.core.types import Episode, Sampling, Task, Turn, UserError, named_seed
+from reflectrl.learn.checkpoint import write_text
+from reflectrl.runs.artifact import Build, Source
+from reflectrl.runs.demonstrations import demonstrated, finished_lines
+from reflectrl.runs.folder import Context
+from reflectrl.runs.players import load_pair, make_policy, make_reflector
+from reflectrl.runs.progress import Tick
+from reflectrl.serving.endpoints.config import endpoint_settings, require_address, teacher_settings
+from reflectrl.serving.endpoints.contestants import asked_by
+from reflectrl.serving.endpoints.teacher import (
+    EndpointTeacher,
+    Lesson,
+    Question,
+    WalkingPlayer,
+    explained,
+    questions_of,
+    walked,
+    with_lesson,
+)
+
+CHUNK = 16
+"""Number of episodes whose steps are asked about side by side. A kill loses no answer that was received."""
+
+# ---- teaching --------------------------------------------------------------------------------------------------------
+
+Planned = Sequence[Job | Demonstration | Episode]
+
+
+def write_teaching(build: Build) -> None:
+    """Write the teaching episodes of a split. A log that was begun is continued.
+
+    Raises:
+        UserError: the endpoint does not answer, the budget is spent, or there is nothing to learn in the episodes.
+    """
+    recipe, seed, split = build.recipe, build.seed, build.name
+    env, path = make(recipe.env), build.out
+    teacher, planned = _teacher(build.context, f"{split}-seed{seed}"), _planned(recipe, env, seed, split)
+    done = finished_lines(path)
+    if done < len(planned):
+        _tell(teacher, env, planned[done:], teacher_settings(recipe).ask == "log")
+    with EpisodeLog(path) as log:
+        for start in range(done, len(planned), CHUNK):
+            for episode in _taught(recipe, env, teacher, planned[start : start + CHUNK]):
+                log.append(episode)
+            build.tick(min(start + CHUNK, len(planned)), len(planned), _spent(teacher))
+    if not _teaches(path):
+        aside = f" (what was rejected is in {teacher.rejected})" if teacher.rejected.exists() else ""
+        raise UserError(
+            f"{path}: nothing to learn in {len(planned)} episodes of {teacher.endpoint.name}: none won"
+            f" with usable reflections{aside}; try a larger model, or teacher.ask"
+        )
+
+
+def remaining_teaching(build: Build) -> bool:
+    """Return whether a log of teaching episodes lacks some, or has nothing to learn from."""
+    planned = _planned(build.recipe, make(build.recipe.env), build.seed, build.name)
+    return finished_lines(build.out) < len(planned) or not _teaches(build.out)
+
+
+def _teacher(context: Context, name: str) -> EndpointTeacher:
+    recipe, folder = context.recipe, context.run.path
+    endpoint = asked_by(require_address(endpoint_settings(recipe), "endpoint"), recipe, folder)
+    return EndpointTeacher(endpoint, teacher_settings(recipe), folder / "endpoints" / f"rejected-{name}.jsonl")
+
+
+def _planned(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Planned:
+    """Return the teaching of a split in the order of its log: walks, demonstrations to play, or recorded episodes."""
+    config = teacher_settings(recipe)
+    if config.ask == "log":
+        if not recipe.teach.log:
+            raise UserError(
+                "teacher.ask is 'log', and teach.log names no file; record one with `reflectrl play ENV --record FILE`"
+            )
+        return demonstrated(recipe, env, seed)[split]
+    if config.ask == "explain":
+        if "expert" not in env.teacher.abilities():
+            raise UserError(f"teacher.ask is 'explain', and {type(env).__name__} has no expert; set it to walks")
+        return demonstrations(_tasks(recipe, env, split), recipe.teach, seed)
+    tasks = _tasks(recipe, env, split)
+    about = {
+        "player": "teacher",
+        "kind": "walk",
+        "model": endpoint_settings(recipe).local or endpoint_settings(recipe).model,
+    }
+    return [Job(task, named_seed(seed, "walk", task.id, k), about) for task in tasks for k in range(config.walks)]
+
+
+def _tasks(recipe: Recipe, env: TextEnv, split: str) -> Sequence[Task]:
+    most = recipe.teach.tasks if split == "train" else recipe.teach.validation_tasks
+    return env.tasks(split)[: most or None]
+
+
+def _taught(recipe: Recipe, env: TextEnv, teacher: EndpointTeacher, planned: Planned) -> list[Episode]:
+    """Return the teaching episodes of a chunk, in order."""
+    jobs = [one for one in planned if isinstance(one, Job)]
+    if jobs:
+        with pool_of(recipe) as envs:
+            found = {(e.task.id, e.seed): walked(e) for e in rollout(jobs, envs, WalkingPlayer(teacher), batch=CHUNK)}
+        return [found[job.task.id, job.seed] for job in jobs]
+    return explained(_played(recipe, env, planned), teacher, teacher.config.ask == "log")
+
+
+def _played(recipe: Recipe, env: TextEnv, planned: Planned) -> list[Episode]:
+    unsafe = recipe.teach.unsafe_noise
+    return [teach(env, one, unsafe) if isinstance(one, Demonstration) else one for one in planned
+            if not isinstance(one, Job)]  # fmt: skip
+
+
+def _teaches(path: Path) -> bool:
+    """Return whether a log has a step to learn from."""
+    return path.exists() and any(step.label for episode in read_episodes(path) for step in episode.steps)
+
+
+def _tell(teacher: EndpointTeacher, env: TextEnv, planned: Planned, missing: bool) -> None:
+    """Print an estimate of a job's cost before it begins, from the first episode's questions."""
+    first = planned[0]
+    if isinstance(first, Job):
+        env.reset(seed=0, options={"task": first.task})
+        one = teacher.endpoint.estimate(teacher.asks([Question(env.observe(), None, None, (first.task.id, 0), -1)]))
+        factor, about = len(planned) * env.horizon, "at most"
+    else:
+        episode = first if isinstance(first, Episode) else teach(env, first)
+        asks = teacher.asks(list(questions_of(episode, missing).values()))
+        one, factor, about = teacher.endpoint.estimate(asks), len(planned), "about"
+    tokens, money = factor * (one.tokens_in + one.tokens_out), factor * one.money
+    price = f", cost {money:.2f}" if money else ""
+    where = teacher.endpoint.where
+    console(120).print(
+        f"{len(planned)} episodes from {where}: {about} {factor * one.requests} requests and {tokens} tokens{price}",
+        soft_wrap=True,
+    )
+
+
+def _spent(teacher: EndpointTeacher) -> str:
+    spent = teacher.endpoint.journal.spent
+    cost = f", cost {spent.money:.2f}" if spent.money else ""
+    dropped = f", {teacher.dropped} answers kept aside" if teacher.dropped else ""
+    return f"{spent.requests} requests, {spent.tokens_in + spent.tokens_out} tokens{cost}{dropped}"
+
+
+# ---- DAgger ----------------------------------------------------------------------------------------------------------
+
+Advice = dict[tuple[str, int, int], tuple[int, str | None]]
+"""Advice of the environment's teacher, by task, seed and step: the best action, and an analysis if it gives one."""
+
+
+class Advised:
+    """A player during whose episodes the environment's teacher is asked for its action in every state."""
+
+    def __init__(self, player: Player, analyse: bool) -> None:
+        self.player, self.analyse, self.advice = player, analyse, Advice()
+
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        """Record the teacher's advice, then return the player's own turns."""
+        for e in episodes:
+            count = len(e.observation.actions)
+            analysis = ask(e.env, e.task, "analyse", count) if self.analyse else None
+            self.advice[e.task.id, e.seed, len(e.steps)] = ask(e.env, e.task, "expert_action", count), analysis
+        return self.player.turns(episodes)
+
+
+def write_walks(build: Build, name: str, earlier: Path, policy: Source, reflector: Source) -> None:
+    """Write a log of DAgger: earlier episodes, then the student's, whatever it did, with the teacher's labels.
+
+    Args:
+        name: name of the log.
+        earlier: the earlier episodes.
+        policy: the student's policy.
+        reflector: the student's reflector.
+
+    Raises:
+        UserError: nobody can label the states.
+    """
+    recipe, seed = build.recipe, build.seed
+    env, config = make(recipe.env), teacher_settings(recipe)
+    able, endpoint = env.teacher.abilities(), recipe.teach.by == "endpoint"
+    knows = "expert" in able and (not endpoint or config.ask != "walks")
+    if not endpoint and not {"expert", "analyst"} <= set(able):
+        raise UserError(
+            f"the arm 'dagger' needs a teacher: {type(env).__name__} has no expert and analyst; set teach.by = endpoint"
+        )
+    policy_lm, reflector_lm = load_pair(recipe, seed, policy, reflector)
+    assert policy_lm is not None and reflector_lm is not None
+    acting: Player = make_policy(recipe, policy_lm, Sampling(1.0))
+    student = Advised(acting, analyse=not endpoint) if knows else acting
+    jobs = [Job(task, named_seed(seed, name, task.id, k), {"player": "student", "kind": "dagger"})
+            for task in _tasks(recipe, env, "train") for k in range(config.dagger_episodes)]  # fmt: skip
+    with pool_of(recipe) as envs:
+        speaking, batch = make_reflector(recipe, reflector_lm), recipe.eval.batch
+        found = {(e.task.id, e.seed): e for e in rollout(jobs, envs, student, speaking, batch)}
+    episodes = [found[job.task.id, job.seed] for job in jobs]
+    states = [(k, i) for k, episode in enumerate(episodes) for i in range(len(episode.steps))]
+    states = [states[i] for i in evenly(len(states), config.dagger_states)]
+    advice = student.advice if isinstance(student, Advised) else Advice()
+    teacher = _teacher(build.context, f"{name}-seed{seed}") if endpoint else None
+    lessons = _lessons(teacher, episodes, states, advice, build.tick)
+    lines = [to_line(episode) for episode in [*read_episodes(earlier), *_with_lessons(episodes, lessons)]]
+    write_text(build.out, "".join(f"{line}\n" for line in lines))
+
+
+def _lessons(
+    teacher: EndpointTeacher | None, episodes: Sequence[Episode], states: Sequence[tuple[int, int]], advice: Advice,
+    tick: Tick,
+) -> dict[tuple[int, int], Lesson]:  # fmt: skip
+    """Return the teacher's lesson for each of the states."""
+    known = {(k, i): advice.get((episodes[k].task.id, episodes[k].seed, i)) for k, i in states}
+    if teacher is None:
+        return {state: Lesson(said[1], said[0]) for state, said in known.items() if said is not None}
+    found, waiting = dict[tuple[int, int], Lesson](), iter(states)
+    while part := list(islice(waiting, 64)):
+        questions = []
+        for k, i in part:
+            seen, said = episodes[k].steps[i].observation, known[k, i]
+            questions.append(Question(seen, seen.actions[said[0]] if said else None, None, (episodes[k].task.id, i)))
+        found |= dict(zip(part, teacher.lessons(questions), strict=True))
+        tick(len(found), len(states), _spent(teacher))
+    return found
+
+
+def _with_lessons(episodes: Sequence[Episode], lessons: dict[tuple[int, int], Lesson]) -> Iterator[Episode]:
+    for k, episode in enumerate(episodes):
+        steps = [with_lesson(s, lessons.get((k, i), Lesson(None, None))) for i, s in enumerate(episode.steps)]
+        yield replace(episode, steps=tuple(steps))
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """Return at most `most` indices, spread evenly over `count` things; 0 takes all."""
+    return sorted(set(np.linspace(0, count - 1, min(count, most or count)).round().astype(int).tolist()))

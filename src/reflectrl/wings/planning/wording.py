@@ -1,0 +1,179 @@
+"""Short texts for the benchmark's questions: every function reads the package's text and writes a few words.
+
+A question holds up to 255 states, and a model reads all of them, so their length is what a decision costs. The short
+texts say the same as the package's and nothing besides, a few of its words excepted: no heuristic, no move ahead. Two
+states have the same short text only if the package writes them alike. Because a short text is made from the text alone,
+a policy that learned on short texts can answer the package's questions too.
+
+A word of letters is one token of a scratch model, so facts are single words. `BD` is block b2 on block b4, `Bt` is b2
+on the table, `Bh` is b2 in the hand. `hcd` is a car that lies across, in row c from column d on, `v` one that stands
+upright, `H` and `V` are trucks. Numbers are spelled out up to 999, because digits would be tokens of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from reflectrl.core.types import UserError
+
+FACT = re.compile(r"\((on|ontable|holding) b(\d+)(?: b(\d+))?\)")
+DOOR = re.compile(r"The (\w+) door is (?:behind the (\w+) door|in the starting room)\.")
+KEY = re.compile(r"The (\w+) key is (?:behind the (\w+) door|in the starting room)\.")
+EXIT = re.compile(r"The exit is behind the (\w+) door\.")
+ROOM = re.compile(r"in (?:the room behind the (\w+) door|the starting room) · keys: (.*) · open doors: (.*)")
+START = "start"
+UNITS = [
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+]
+TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+
+
+def tiles_state(text: str) -> str:
+    """Write a board of the 8-puzzle as its nine cells: `123456.78`."""
+    return re.sub(r"[ |]", "", text).replace("·", ".")
+
+
+def tiles_question(goal: str, context: str) -> str:
+    """Write the goal of the 8-puzzle."""
+    return f"Tiles: {tiles_state(goal.rpartition(':')[2])}\n"
+
+
+def relations(text: str) -> list[str]:
+    """Return where each block is, tower by tower from the table up: `["At", "BA", "Ct"]`."""
+    below: dict[str, str] = {}
+    for kind, block, other in FACT.findall(text):
+        below[_block(block)] = _block(other) if kind == "on" else {"ontable": "t", "holding": "h"}[kind]
+    above = {under: block for block, under in below.items() if under.isupper()}
+    words = []
+    for block in sorted(below):
+        if below[block].isupper():
+            continue
+        current: str | None = block
+        while current is not None:
+            words.append(current + below[current])
+            current = above.get(current)
+    return words
+
+
+def _block(number: str) -> str:
+    return chr(ord("A") + int(number) - 1)
+
+
+def blocksworld_state(text: str) -> str:
+    """Write the facts of Blocksworld as one word a block. What is clear follows from what is on what."""
+    return " ".join(relations(text))
+
+
+def blocksworld_question(goal: str, context: str) -> str:
+    """Write the goal towers of Blocksworld."""
+    return f"Blocks: {blocksworld_state(goal)}\n"
+
+
+def spelled(number: int) -> str:
+    """Spell a number as one word: `seventeen`, `twentyone`, `threehundredforty`. From 1,000 on, write its digits."""
+    if number >= 1000:
+        return str(number)
+    if number >= 100:
+        rest = spelled(number % 100) if number % 100 else ""
+        return f"{UNITS[number // 100]}hundred{rest}"
+    if number >= 20:
+        return TENS[number // 10 - 2] + (UNITS[number % 10] if number % 10 else "")
+    return UNITS[number]
+
+
+def countdown_state(text: str) -> str:
+    """Write the numbers of Countdown."""
+    return " ".join(spelled(int(number)) for number in text.split())
+
+
+def countdown_question(goal: str, context: str) -> str:
+    """Write the target of Countdown."""
+    target = re.search(r"make (\d+)", goal)
+    return f"Numbers: {spelled(int(target[1])) if target else '?'}\n"
+
+
+def rush_hour_state(text: str) -> str:
+    """Write a board of Rush Hour as one word a vehicle: first the red car, then the others by name."""
+    cells: dict[str, list[tuple[int, int]]] = {}
+    for row, line in enumerate(text.split(" | ")):
+        for column, name in enumerate(line):
+            if name != ".":
+                cells.setdefault(name, []).append((row, column))
+    return " ".join(_vehicle(cells[name]) for name in sorted(cells, key=lambda name: (name != "X", name)))
+
+
+def _vehicle(cells: Sequence[tuple[int, int]]) -> str:
+    (row, column), last = cells[0], cells[-1]
+    kind = "h" if last[0] == row else "v"
+    return f"{kind if len(cells) == 2 else kind.upper()}{'abcdef'[row]}{'abcdef'[column]}"
+
+
+def rush_hour_question(goal: str, context: str) -> str:
+    """Write the goal of Rush Hour, which is always the same."""
+    return "Cars: out\n"
+
+
+def keys_doors_question(goal: str, context: str) -> str:
+    """Write a building: the exit, then each door with its room and the room of its key, nearest doors first."""
+    rooms = {door: behind or START for door, behind in DOOR.findall(context)}
+    keys = {door: behind or START for door, behind in KEY.findall(context)}
+    exits = EXIT.search(context)
+    order = [START]
+    for room in order:
+        order += sorted(door for door, behind in rooms.items() if behind == room)
+    doors = " ".join(f"door{door.title()} in{rooms[door].title()} key{keys[door].title()}" for door in order[1:])
+    return f"Doors: exit{exits[1].title() if exits else ''} {doors}\n"
+
+
+def keys_doors_state(text: str) -> str:
+    """Write the room, the keys of doors that are closed still, and the open doors."""
+    match = ROOM.fullmatch(text)
+    if match is None:
+        raise UserError(f"keys and doors: {text!r:.80} is no state of the benchmark")
+    keys, doors = ([] if names == "none" else names.split(", ") for names in match.group(2, 3))
+    words = [f"at{(match[1] or START).title()}"]
+    words += [f"has{key.title()}" for key in sorted(keys) if key not in doors]
+    return " ".join([*words, *(f"open{door.title()}" for door in sorted(doors))])
+
+
+STATES: dict[str, Callable[[str], str]] = {
+    "tiles": tiles_state,
+    "blocksworld": blocksworld_state,
+    "countdown": countdown_state,
+    "rush_hour": rush_hour_state,
+    "keys_doors": keys_doors_state,
+}
+QUESTIONS: dict[str, Callable[[str, str], str]] = {
+    "tiles": tiles_question,
+    "blocksworld": blocksworld_question,
+    "countdown": countdown_question,
+    "rush_hour": rush_hour_question,
+    "keys_doors": keys_doors_question,
+}
+SIGNS = {
+    "tiles": "put the tiles in order",
+    "blocksworld": "reach a state where all of these facts",
+    "countdown": "make ",
+    "rush_hour": "move the red car X",
+    "keys_doors": "reach the exit",
+}
+"""Beginning of the goal by which a question of a domain is recognised."""
+
+
+def domain_of(goal: str) -> str | None:
+    """Return the domain of a question by its goal; None if it is of no domain here."""
+    return next((domain for domain, sign in SIGNS.items() if goal.startswith(sign)), None)
+
+
+def shorten(goal: str, context: str, options: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Return a question of the benchmark in short texts: the question, and its options in the same order.
+
+    Raises:
+        UserError: the question is of no domain here, or an option cannot be read.
+    """
+    domain = domain_of(goal)
+    if domain is None:
+        raise UserError(f"planning: no domain has the goal {goal!r:.60}")
+    return QUESTIONS[domain](goal, context), tuple(map(STATES[domain], options))

@@ -1,0 +1,437 @@
+"""Planning domains against the package's own generators, searches and questions."""
+
+import importlib.util
+import re
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reflectrl.core.envs.base import SPLITS
+from reflectrl.core.types import UserError
+from reflectrl.tools.workbench.check import check_text_env
+
+if importlib.util.find_spec("beelinebench") is None:
+    pytest.skip("the extra planning", allow_module_level=True)
+
+from beelinebench import search
+from beelinebench.domains import blocksworld, rush_hour
+from beelinebench.rng import Draws
+
+from reflectrl.wings.planning import trials
+from reflectrl.wings.planning.distances import distances
+from reflectrl.wings.planning.env import FrontierEnv, WalkEnv
+from reflectrl.wings.planning.moves import moves, plan
+from reflectrl.wings.planning.slides import Slides
+from reflectrl.wings.planning.wording import STATES, shorten, spelled
+
+TRIAL = trials.FIRST_TRIAL["validation"]
+FEW = {"train": 6, "validation": 2, "test": 2}
+
+
+def reachable(problem, most=3000):
+    """States of a trial, breadth first from the start."""
+    states = [problem.start]
+    seen = set(states)
+    for state in states:
+        if len(states) >= most:
+            break
+        new = [after for after in dict.fromkeys(problem.moves(state)) if after not in seen]
+        seen.update(new)
+        states += new
+    return states[:most]
+
+
+def small_board(seed):
+    """A board of Rush Hour with few vehicles, whose whole state space the package measures quickly."""
+    rng = Draws("a small board", seed)
+    while True:
+        cars, start = rush_hour.random_board(rng, 5)
+        if not rush_hour.reached(start):
+            return cars, start
+
+
+# ---- trials ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_official_trial_is_a_task():
+    env = FrontierEnv()
+    numbers = {split: {task.payload["trial"] for task in env.tasks(split)} for split in SPLITS}
+    assert min(map(min, numbers.values())) >= 10_000
+    assert not set(trials.OFFICIAL) & set().union(*numbers.values())
+    assert sum(map(len, numbers.values())) == len(set().union(*numbers.values()))
+
+
+def test_the_ranges_of_the_splits_never_meet():
+    first = list(trials.FIRST_TRIAL.values())
+    assert all(start + trials.MOST_TRIALS <= following for start, following in pairwise(first))
+    with pytest.raises(UserError, match="900000"):
+        FrontierEnv(train=trials.MOST_TRIALS + 1)
+
+
+def test_training_shows_no_official_board_of_the_8_puzzle_and_no_neighbour():
+    hidden = trials.official_boards()
+    for number in trials.OFFICIAL:
+        assert trials.problem("tiles", number).start in hidden
+    env = FrontierEnv(["tiles"], train=40)
+    texts = {STATES["tiles"](trials.package("domains.tiles").line(board)) for board in hidden}
+    shown = set()
+    for task in env.tasks("train"):
+        env.reset(options={"task": task})
+        while not env.done:
+            shown.update(env.legal_actions())
+            env.step(env.teacher.expert_action(env))
+    assert shown and not shown & texts
+
+
+def test_a_trial_of_rush_hour_is_the_one_that_the_package_makes():
+    settings = trials.rules().domains["rush_hour"]
+    ours, theirs = trials.problem("rush_hour", 10_003), rush_hour.problem(10_003, **settings)
+    assert ours.start == theirs.start
+    assert ours.render(ours.start) == theirs.render(theirs.start)
+    assert set(ours.moves(ours.start)) == set(theirs.moves(theirs.start))
+
+
+# ---- distances -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("domain", ["countdown", "keys_doors"])
+def test_distances_are_those_of_the_package_s_search(domain):
+    for trial in range(TRIAL, TRIAL + 5):
+        problem = trials.problem(domain, trial)
+        states = reachable(problem)
+        theirs = search.distances_to_goal(start=problem.start, moves=problem.moves, solved=problem.solved)
+        assert distances(problem)(states) == [theirs.get(state) for state in states]
+
+
+def test_distances_of_the_8_puzzle_grow_by_one_from_the_goal():
+    problem = trials.problem("tiles", TRIAL)
+    measure = distances(problem)
+    assert measure([trials.package("domains.tiles").SOLVED]) == [0]
+    for state in reachable(problem, 500)[:200]:
+        [here] = measure([state])
+        assert here == 0 or here == 1 + min(measure(list(problem.moves(state))))
+
+
+def test_distances_of_blocksworld_are_those_of_the_package_with_four_blocks():
+    for trial in range(3):
+        problem = blocksworld.problem(trial + 10_000, heuristic="h_ff", blocks=4)
+        states = reachable(problem)
+        theirs = search.distances_to_goal(start=problem.start, moves=problem.moves, solved=problem.solved)
+        assert distances(problem)(states) == [theirs[state] for state in states]
+
+
+def test_distances_of_blocksworld_grow_by_one_with_seven_blocks():
+    problem = trials.problem("blocksworld", TRIAL)
+    measure = distances(problem)
+    for state in reachable(problem, 60):
+        [here] = measure([state])
+        assert here == 0 or here == 1 + min(measure(list(problem.moves(state))))
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=15, deadline=None)
+def test_distances_of_rush_hour_are_those_of_the_package(seed):
+    cars, start = small_board(seed)
+    theirs = search.distances_to_goal(
+        start=start, moves=lambda state: rush_hour.moves(cars, state), solved=rush_hour.reached
+    )
+    slides = Slides(cars, start)
+    assert slides.moves_to_exit(start) == theirs.get(start)
+    if theirs:
+        codes, depths = slides.all_distances(start)
+        ours = dict(zip(codes.tolist(), depths.tolist(), strict=True))
+        states = list(theirs)
+        assert ours == dict(zip(slides.codes(slides.places(states)).tolist(), theirs.values(), strict=True))
+
+
+def test_a_board_without_a_way_out_has_no_distance():
+    cars, start = next(
+        board for board in map(small_board, range(500)) if Slides(*board).moves_to_exit(board[1]) is None
+    )
+    assert Slides(cars, start).moves_to_exit(start) is None
+
+
+# ---- texts -----------------------------------------------------------------------------------------------------------
+
+
+def facts_of(short):
+    """The facts of Blocksworld, read back from a short text."""
+    places = {word[0]: word[1] for word in short.split()}
+    name = {block: f"b{ord(block) - ord('A') + 1}" for block in places}
+    facts = set()
+    for block, under in places.items():
+        kind = {"t": f"(ontable {name[block]})", "h": f"(holding {name[block]})"}
+        facts.add(kind[under] if under in kind else f"(on {name[block]} {name[under]})")
+        if under != "h" and block not in places.values():
+            facts.add(f"(clear {name[block]})")
+    return " ".join(sorted(facts | (set() if "h" in places.values() else {"(handempty)"})))
+
+
+def board_of(short):
+    """The cells of a board of Rush Hour that are taken, read back from a short text, each with its vehicle."""
+    cells = {}
+    for number, (kind, row, column) in enumerate(short.split()):
+        for step in range(2 if kind.islower() else 3):
+            down, right = (0, step) if kind in "hH" else (step, 0)
+            cells[("abcdef".index(row) + down, "abcdef".index(column) + right)] = number
+    return cells
+
+
+def test_a_spelled_number_is_one_word_and_no_other_number_s():
+    words = [spelled(number) for number in range(2000)]
+    assert len(set(words)) == len(words)
+    assert all(re.fullmatch("[a-z]+|[0-9]+", word) for word in words)
+    assert spelled(340) == "threehundredforty" and spelled(21) == "twentyone"
+
+
+@pytest.mark.parametrize("domain", trials.DOMAINS)
+def test_states_with_different_texts_have_different_short_texts(domain):
+    for trial in (TRIAL, TRIAL + 1):
+        problem = trials.problem(domain, trial)
+        states = reachable(problem, 1500)
+        texts = {problem.render(state) for state in states}
+        assert len({STATES[domain](text) for text in texts}) == len(texts) == len(states)
+
+
+def test_a_short_text_of_blocksworld_reads_back():
+    problem = trials.problem("blocksworld", TRIAL)
+    for state in reachable(problem, 400):
+        assert facts_of(STATES["blocksworld"](problem.render(state))) == problem.render(state)
+
+
+def test_a_short_text_of_rush_hour_reads_back():
+    problem = trials.problem("rush_hour", TRIAL)
+    cars = problem.moves.args[0]
+    for state in reachable(problem, 400):
+        taken = rush_hour.occupied(cars, state)
+        assert board_of(STATES["rush_hour"](problem.render(state))) == taken
+
+
+def test_a_short_text_of_keys_and_doors_names_room_open_doors_and_useful_keys():
+    problem = trials.problem("keys_doors", TRIAL)
+    layout = problem.moves.args[0]
+    for room, visited in reachable(problem):
+        first, *words = STATES["keys_doors"](problem.render((room, visited))).split()
+        assert first == f"at{room.title()}"
+        opened = {word[4:].lower() for word in words if word.startswith("open")}
+        assert opened == visited - {"start"}
+        held = {word[3:].lower() for word in words if word.startswith("has")}
+        assert held == {key for key, at in layout.key_room.items() if at in visited} - opened
+
+
+def test_a_building_in_short_text_holds_every_fact():
+    problem = trials.problem("keys_doors", TRIAL)
+    layout = problem.moves.args[0]
+    question, _ = shorten(problem.objective, problem.context, [])
+    triples = re.findall(r"door(\w+) in(\w+) key(\w+)", question)
+    facts = {door.lower(): (room.lower(), key.lower()) for door, room, key in triples}
+    assert facts == {door: (layout.parent[door], layout.key_room[door]) for door in layout.doors}
+    assert f"exit{layout.exit.title()} " in question
+
+
+def test_a_question_of_no_domain_here_is_refused():
+    with pytest.raises(UserError, match="cross the river"):
+        shorten("cross the river", "A boat.", ["left", "right"])
+
+
+# ---- environments ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env", [FrontierEnv, WalkEnv])
+def test_every_promise_is_kept(env):
+    domains = ["tiles", "countdown", "keys_doors", "blocksworld"]
+    assert check_text_env(lambda: env(domains, horizon=12, **FEW)) == ["expert", "analyst", "baseline"]
+
+
+@pytest.mark.parametrize("env", [FrontierEnv, WalkEnv])
+def test_the_expert_takes_a_shortest_way(env):
+    env = env(**FEW)
+    for task in env.tasks("validation"):
+        env.reset(options={"task": task})
+        [shortest] = env.distances([env.problem.start])
+        steps, reward = 0, 0.0
+        while not env.done:
+            _, reward, *_ = env.step(env.teacher.expert_action(env))
+            steps += 1
+        assert env.success
+        if isinstance(env, WalkEnv):
+            assert steps == shortest
+        else:
+            assert reward == 1
+
+
+def test_the_frontier_is_the_package_s_question():
+    """The package's search, led by the package's heuristic, asks the same questions in the same order."""
+    env = FrontierEnv(validation=1)
+    for task in env.tasks("validation"):
+        env.reset(options={"task": task})
+        problem, asked = env.problem, []
+
+        def choose(states, problem=problem, asked=asked):
+            asked.append([STATES[problem.domain](problem.render(state)) for state in states])
+            return min(range(len(states)), key=lambda i: problem.heuristic(states[i]))
+
+        search.best_first(
+            start=problem.start,
+            moves=problem.moves,
+            solved=problem.solved,
+            choose=choose,
+            max_expansions=80,
+            max_frontier=trials.rules().max_frontier,
+            evict=Draws(problem.domain, problem.trial, "evict", "model", "reflectrl"),
+        )
+        for frontier in asked:
+            assert list(env.legal_actions()) == frontier
+            env.step(env.teacher.baseline_action(env))
+
+
+def test_a_training_search_holds_few_states_and_others_as_many_as_the_benchmark():
+    env = FrontierEnv(["rush_hour"], train_frontier=10, **FEW)
+    for split, most in (("train", 10), ("test", 255)):
+        env.reset(options={"task": env.tasks(split)[0]})
+        sizes = []
+        for _ in range(60):
+            sizes.append(len(env.legal_actions()))
+            env.step(0)
+            if env.done:
+                break
+        assert max(sizes) <= most
+        assert (max(sizes) > 10) == (split == "test")
+
+
+def test_a_saved_search_continues_as_before_even_where_it_forgets_states():
+    env = FrontierEnv(["rush_hour"], train_frontier=10, **FEW)
+    env.reset(options={"task": env.tasks("train")[0]})
+    for _ in range(5):
+        env.step(0)
+    saved = env.save()
+    runs = []
+    for _ in range(2):
+        env.restore(saved)
+        texts = []
+        for _ in range(8):
+            env.step(0)
+            texts.append(env.legal_actions())
+        runs.append(texts)
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("domain", trials.DOMAINS)
+def test_named_moves_are_the_package_s_moves(domain):
+    problem = trials.problem(domain, TRIAL)
+    for state in reachable(problem, 40):
+        named = moves(problem, state)
+        assert {move.state for move in named} == set(problem.moves(state))
+        assert len({move.name for move in named}) == len(named)
+
+
+@pytest.mark.parametrize("domain", trials.DOMAINS)
+def test_a_plan_is_a_shortest_way(domain):
+    problem = trials.problem(domain, TRIAL)
+    measure = distances(problem)
+    steps = plan(problem, problem.start, measure)
+    assert [len(steps)] == measure([problem.start])
+    assert problem.solved(steps[-1].state)
+
+
+# ---- the teacher -----------------------------------------------------------------------------------------------------
+
+
+def test_opening_the_doors_of_the_list_leads_to_the_exit():
+    env = FrontierEnv(["keys_doors"], **FEW)
+    for task in env.tasks("train"):
+        env.reset(options={"task": task})
+        doors = [word[4:].lower() for word in env.teacher.analyse(env).rstrip(".").split()[1:]]
+        layout = env.problem.moves.args[0]
+        visited = {"start"}
+        for door in doors:
+            assert layout.parent[door] in visited and layout.key_room[door] in visited
+            visited.add(door)
+        assert doors[-1] == layout.exit
+
+
+def test_preferences_follow_distances():
+    env = FrontierEnv(["countdown", "keys_doors"], **FEW)
+    for task in env.tasks("train"):
+        env.reset(options={"task": task})
+        weights, costs = env.teacher.preferences(env), env.teacher.action_costs(env)
+        assert max(weights) == weights[env.teacher.expert_action(env)] == 1
+        for weight, cost in zip(weights, costs, strict=True):
+            assert (weight == 0) == (cost is None)
+        pairs = sorted((cost, -weight) for weight, cost in zip(weights, costs, strict=True) if cost is not None)
+        assert [weight for _, weight in pairs] == sorted(weight for _, weight in pairs)
+
+
+def test_the_further_question_is_about_a_door_of_the_list_and_answered_rightly():
+    env = FrontierEnv(["keys_doors"], **FEW)
+    answers = set()
+    for task in env.tasks("train"):
+        env.reset(options={"task": task})
+        listed = env.teacher.analyse(env)
+        while not env.done:
+            for question in env.teacher.questions(env):
+                state, door = re.fullmatch(r"(.*): is (open\w+) there\?", question.text).groups()
+                assert door in listed
+                assert question.answers[question.correct] == ("yes" if door in state.split() else "no")
+                answers.add(question.correct)
+            env.step(env.teacher.expert_action(env))
+    assert answers == {0, 1}
+
+
+# ---- other programs' questions ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("domain", trials.DOMAINS)
+def test_the_benchmark_s_question_is_read_as_the_environment_shows_it(domain):
+    env = FrontierEnv([domain], **FEW)
+    env.reset(options={"task": env.tasks("validation")[0]})
+    problem = env.problem
+    labels = sorted(problem.render(state) for state in env.frontier)
+    as_fields = {"task": "A search ...", "goal": problem.objective, "context": problem.context}
+    as_text = f"Task: A search ...\nGoal: {problem.objective}\nContext: {problem.context}"
+    for state in (as_fields, as_text):
+        observation, indices = FrontierEnv.read_question(state, "Choose the state to explore next", labels)
+        assert observation.state == env.state()
+        assert [observation.actions[i] for i in indices] == [STATES[domain](label) for label in labels]
+        assert set(observation.actions) == set(env.legal_actions())
+
+
+def test_a_stranger_s_question_is_not_read():
+    assert FrontierEnv.read_question("I want my money back.", None, ["yes", "no"]) is None
+    assert FrontierEnv.read_question({"goal": 1, "context": ""}, None, ["yes", "no"]) is None
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env", [FrontierEnv, WalkEnv])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"domains": ["chess"]}, "unknown domain 'chess'"),
+        ({"domains": []}, "needs a domain"),
+        ({"validation": 0}, "1 to 900000 trials"),
+        ({"horizon": 0}, "horizon"),
+    ],
+)
+def test_bad_arguments_are_named(env, arguments, message):
+    with pytest.raises(UserError, match=message):
+        env(**arguments)
+
+
+def test_the_size_of_a_training_search_is_checked():
+    with pytest.raises(UserError, match="train_frontier"):
+        FrontierEnv(train_frontier=1)
+
+
+def test_without_the_package_one_line_names_the_extra(tmp_path, monkeypatch):
+    Path(tmp_path, "beelinebench.py").write_text("raise ImportError('no such package')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.split(".")[0] == "beelinebench"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(UserError, match=r"\[planning\]"):
+        trials.package("search")
