@@ -130,8 +130,7 @@ def rows(settings: Settings) -> list[dict[str, Any]]:
 
 
 LOADERS = {
-    "on": "from pathlib import Path; from reflectrl.wings.autoexplore.locate.light import load_light;"
-    " assert load_light(Path({!r}), 256)",
+    "on": "from pathlib import Path; from reflectrl.models.light import load_light; assert load_light(Path({!r}), 256)",
     "off": "from reflectrl.core.config import ModelConfig; from reflectrl.models.load import load_model;"
     " load_model({!r}, ModelConfig(context=256))",
 }

@@ -15,9 +15,9 @@ from reflectrl.core.config import ModelConfig
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.types import Observation, Sampling, Task, UserError
 from reflectrl.models.backend import Answers
-from reflectrl.models.lm import HEADS, LanguageModel
+from reflectrl.models.cards import HEADS, OPTION_HEAD
+from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
-from reflectrl.models.options import OPTION_HEAD
 from reflectrl.models.players import Policy
 from reflectrl.models.sharing import Ids, KVCache, pack
 

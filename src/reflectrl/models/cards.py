@@ -14,6 +14,12 @@ from reflectrl.core.types import UserError
 CARD = "reflectrl.json"
 """File name of the card beside saved weights."""
 
+HEADS = "heads.safetensors"
+"""File beside saved weights that holds the weights of the heads."""
+
+OPTION_HEAD = "options.weight"
+"""Name of the weight (D,) of the head that scores options, among a model's weights and in the file of heads."""
+
 
 def fingerprint(tokenizer: Any) -> str:
     """Return a digest of a tokenizer's vocabulary (16 hex digits), which identifies it."""

@@ -19,14 +19,11 @@ from reflectrl.core.prompts.chat import Chat
 from reflectrl.core.prompts.tokens import encode_text
 from reflectrl.core.types import named_seed
 from reflectrl.models.backend import Backend, Counters
-from reflectrl.models.cards import CARD, fingerprint
+from reflectrl.models.cards import CARD, HEADS, OPTION_HEAD, fingerprint
 from reflectrl.models.machine import Mixed, autocast, is_mixed
-from reflectrl.models.options import OPTION_HEAD, new_option_head
+from reflectrl.models.options import new_option_head
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend
-
-HEADS = "heads.safetensors"
-"""File beside saved weights that holds the weights of the heads."""
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,12 @@ from reflectrl.models.adapters import (
     make_room,
     require_shared_embeddings,
 )
-from reflectrl.models.cards import CARD, check_card, fingerprint, read_json
+from reflectrl.models.cards import CARD, HEADS, OPTION_HEAD, check_card, fingerprint, read_json
 from reflectrl.models.forward import fuse_activations
 from reflectrl.models.known import prove_once
-from reflectrl.models.lm import HEADS, LanguageModel, Shortcuts, adapter_seed, as_player, fresh_adapter
+from reflectrl.models.lm import LanguageModel, Shortcuts, adapter_seed, as_player, fresh_adapter
 from reflectrl.models.machine import keep_memory
 from reflectrl.models.memory import free_bytes, refuse_unless_fitting
-from reflectrl.models.options import OPTION_HEAD
 from reflectrl.models.proof import prove, tell
 from reflectrl.models.quantised import let_gradients_flow, quantisation
 from reflectrl.models.soundness import require_sound

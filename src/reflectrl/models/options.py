@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from reflectrl.models.backend import Answers
     from reflectrl.models.packed import PackedBackend
 
-OPTION_HEAD = "options.weight"
-"""Name of the head's weight (D,) among a model's weights and in its file of heads."""
-
 
 def new_option_head(hidden_size: int, device: torch.device) -> nn.Parameter:
     """Return the weight of an untrained head. It is 0, so that every option is equally likely at first."""

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from reflectrl.core.advice import install
 from reflectrl.core.types import Episode, Sampling, Task, UserError, named_seed
+from reflectrl.models.cards import HEADS
+from reflectrl.runs.light import light_players
 from reflectrl.runs.state import POLICY, REFLECTOR
 from reflectrl.wings.autoexplore.env import AutoExploreEnv
 from reflectrl.wings.autoexplore.finder import Finder
@@ -125,8 +127,8 @@ class Agent:
         """
         place = Path(folder)
         card = read_card(place)
-        _refuse_unplayable(place)
-        light = _light_players(place, card)
+        _refuse_unplayable(place, card)
+        light = light_players(place, card)
         if light is not None:
             return cls(card, *light)
         try:
@@ -160,28 +162,11 @@ class Agent:
         return Walked(episode, ranking(strides[-1], found), strides)
 
 
-def _refuse_unplayable(folder: Path) -> None:
+def _refuse_unplayable(folder: Path, card: Card) -> None:
     if not (folder / POLICY).is_dir():
         raise UserError(f"the agent in {folder} has no {POLICY}/")
-    if (folder / POLICY / "heads.safetensors").is_file():
+    if (folder / POLICY / HEADS).is_file() and card.play.scoring != "options":
         raise UserError(f"the agent in {folder} needs its critic to play; `locate` takes policies that need none")
-
-
-def _light_players(folder: Path, card: Card) -> tuple[Player, Player | None] | None:
-    """Load policy and reflector in numpy; return None if they need torch."""
-    if card.play.scoring != "trie":
-        return None
-    from reflectrl.wings.autoexplore.locate.light import LightPolicy, LightReflector, load_light
-
-    policy = load_light(folder / POLICY, card.play.context)
-    if policy is None:
-        return None
-    if not (folder / REFLECTOR).is_dir():
-        return LightPolicy(policy), None
-    reflector = load_light(folder / REFLECTOR, card.play.context)
-    if reflector is None:
-        return None
-    return LightPolicy(policy), LightReflector(reflector, card.play.reflection_tokens)
 
 
 def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | None]:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from reflectrl.core.config import ModelConfig
 from reflectrl.core.players import LiveEpisode
 from reflectrl.core.types import Observation, Sampling, Task, UserError
 from reflectrl.models.cards import CARD
+from reflectrl.models.light import LightModel, LightPolicy, LightReflector, load_light
 from reflectrl.models.load import load_model
 from reflectrl.models.players import Policy, Reflector
 from reflectrl.models.scratch import save_scratch
-from reflectrl.wings.autoexplore.locate.light import LightModel, LightPolicy, LightReflector, load_light
 
 SMALL = ModelConfig(family="llama", layers=2, width=32, heads=2, vocab=300, context=128)
 TEXTS = ["go to the shelf 12", "Schlüssel: ключ, 鍵 \n\n end"]
@@ -170,9 +171,52 @@ def test_weights_of_another_tokenizer_are_refused(folder: Path, tmp_path: Path) 
 
 def test_neither_torch_nor_the_library_is_imported(folder: Path) -> None:
     program = (
-        "import sys, pathlib; from reflectrl.wings.autoexplore.locate.light import load_light\n"
+        "import sys, pathlib; from reflectrl.models.light import load_light\n"
         "assert load_light(pathlib.Path(sys.argv[1]), 128)\n"
         "print({'torch', 'transformers'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def scorer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of each family with a head that scores options."""
+    place = tmp_path_factory.mktemp("scorer") / "model"
+    save_scratch(place, replace(SMALL, family=request.param), TEXTS * 20, 9, 1)
+    lm = load_model(place, SMALL)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for weight in [*lm.parameters(), lm.ensure_option_head()]:
+            weight.add_(0.1 * torch.randn(weight.shape, generator=generator))
+    lm.save(place)
+    for digests in place.glob("digests.json"):
+        digests.unlink()
+    return place
+
+
+@pytest.mark.parametrize("scoring", ["options", "enumeration", "trie"])
+def test_it_chooses_as_the_engine_does_however_actions_are_scored(scorer: Path, scoring: Any) -> None:
+    """Also behind a beginning that was read before, and with more options than go through the model at once."""
+    many = tuple(f"go to shelf {i}, then to the end of {i % 7}" for i in range(80))
+    engine = Policy(load_model(scorer, SMALL), Sampling(0.0), memory=0, scoring=scoring)
+    engine.calibration = 2.0
+    ours = LightPolicy(light(scorer), scoring, calibration=2.0)
+    for state in ("shelf 3\n", "the end\n"):
+        for actions in (ACTIONS, ACTIONS, ACTIONS[:1], *(() if scoring == "enumeration" else (many,))):
+            [mine], [theirs] = (player.turns([asked(state, actions=actions)]) for player in (ours, engine))
+            assert (mine.choice, mine.token_ids) == (theirs.choice, theirs.token_ids)
+            assert mine.probs == pytest.approx(theirs.probs, abs=1e-5)
+            assert mine.entropy == pytest.approx(theirs.entropy, abs=1e-3)
+
+
+def test_a_model_without_a_head_scores_no_options(folder: Path) -> None:
+    with pytest.raises(ValueError, match="options"):
+        LightPolicy(light(folder), "options")
+    with pytest.raises(ValueError, match="word"):
+        LightPolicy(light(folder), "word")
+
+
+def test_too_many_actions_for_the_labels_are_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match="choice labels"):
+        LightPolicy(light(folder), "enumeration").turns([asked("x\n", actions=tuple(f"go {i}" for i in range(900)))])
