@@ -78,7 +78,11 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(
 def test_a_copy_of_a_working_run_with_checkpoints_first_goes_on_elsewhere(
     forks: Forks, tmp_path: Path, recipe_file: Path, finished: Path, said: Said, moment: str
 ) -> None:
-    words, here, there = ["-m", "reflectrl", "eval", str(recipe_file), "--folder"], tmp_path / "here", tmp_path / "there"
+    words, here, there = (
+        ["-m", "reflectrl", "eval", str(recipe_file), "--folder"],
+        tmp_path / "here",
+        tmp_path / "there",
+    )
     log = tmp_path / "log"
     with log.open("ab") as file:
         process = forks.start([*words, str(here)], stdout=file.fileno(), stderr=file.fileno())
