@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from reflectrl.models.light import load_light
 from reflectrl.runs.state import POLICY, REFLECTOR
 from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.locate.agent import Agent
 from reflectrl.wings.autoexplore.locate.card import SHIPPED, read_card
-from reflectrl.models.light import load_light
 from reflectrl.wings.autoexplore.repository import Repository
 
 ROOT = Path(__file__).parents[4]
