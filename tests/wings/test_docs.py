@@ -225,9 +225,18 @@ def require_readable(words: Sequence[str], line: str) -> None:
         case [variable, *rest] if "=" in variable:
             require_readable(rest, line)
         case [program, *_]:
-            assert program in ("git", "docker", "ray", "vllm", "curl", "hf", "pre-commit", "source", "uvx"), (
-                f"nothing is known of: {line}"
-            )
+            assert program in (
+                "git",
+                "docker",
+                "ray",
+                "vllm",
+                "curl",
+                "hf",
+                "pre-commit",
+                "source",
+                "uvx",
+                "beelinebench",
+            ), f"nothing is known of: {line}"
 
 
 def require_verb(words: Sequence[str], line: str) -> None:
