@@ -149,8 +149,8 @@ def _furnished(rng: np.random.Generator) -> dict[str, list[str]]:
     return held
 
 
-def listing(things: Sequence[str]) -> str:
-    """Join things as "a, b and c"; "nothing" if there are none."""
-    if len(things) < 2:
-        return things[0] if things else "nothing"
-    return f"{', '.join(things[:-1])} and {things[-1]}"
+def listing(names: Sequence[str]) -> str:
+    """Join names as "a, b and c"; "nothing" if there are none."""
+    if len(names) < 2:
+        return names[0] if names else "nothing"
+    return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -129,7 +129,7 @@ class _TwoParts(torch.autograd.Function):
         rows = len(query_BGSD)
         behind, total_1GQ = _flash(_together(query_BGSD), prompt_key_1GTD, prompt_value_1GTD)
         among_BGSD, own_total_BGS = _flash(query_BGSD, key_BGKD, value_BGKD, 0.0, mask is None, attn_mask=mask)
-        behind_BGSD, total_BGS = _apart(behind, rows), _apart(total_1GQ[..., None], rows)[..., 0]
+        behind_BGSD, total_BGS = _by_row(behind, rows), _by_row(total_1GQ[..., None], rows)[..., 0]
         share_BGS1 = (total_BGS - own_total_BGS).sigmoid()[..., None].to(among_BGSD.dtype)
         out_BGSD: Tensor = torch.lerp(among_BGSD, behind_BGSD, share_BGS1)
         saved = (query_BGSD, prompt_key_1GTD, prompt_value_1GTD, key_BGKD, value_BGKD, out_BGSD)
@@ -155,7 +155,7 @@ class _TwoParts(torch.autograd.Function):
             mask is None,
             attn_mask=mask,
         )
-        return among_BGSD + _apart(behind, len(query_BGSD)), *of_prompt, *of_own, None
+        return among_BGSD + _by_row(behind, len(query_BGSD)), *of_prompt, *of_own, None
 
 
 def _together(part_BGSD: Tensor) -> Tensor:
@@ -163,6 +163,6 @@ def _together(part_BGSD: Tensor) -> Tensor:
     return part_BGSD.transpose(0, 1).flatten(1, 2)[None]
 
 
-def _apart(part_1GQD: Tensor, rows: int) -> Tensor:
+def _by_row(part_1GQD: Tensor, rows: int) -> Tensor:
     """Undo `_together`."""
     return part_1GQD[0].unflatten(1, (rows, -1)).transpose(0, 1)

@@ -205,7 +205,7 @@ class LightModel(ABC):
             raise ValueError("the model has no head that scores options")
         scores_A = np.empty(len(options))
         order = sorted(range(len(options)), key=lambda option: options[option])
-        for part in _portions([len(options[option]) for option in order], MOST_TOKENS):
+        for part in _runs_of([len(options[option]) for option in order], MOST_TOKENS):
             chosen = [order[i] for i in part]
             scores_A[chosen] = self._ends([options[option] for option in chosen], cache) @ self.option_head_D
         return scores_A
@@ -333,7 +333,7 @@ class LightGPT2(LightModel):
         self.blocks = [_layer(single, f"h.{number}.") for number in range(config["n_layer"])]
         hidden = int(config["n_embd"])
         inner = int(config.get("n_inner") or 4 * hidden)
-        wanted = {
+        wanted: dict[str, tuple[int, ...]] = {
             "attn.c_attn.weight": (hidden, 3 * hidden),
             "attn.c_proj.weight": (hidden, hidden),
             "mlp.c_fc.weight": (hidden, inner),
@@ -390,7 +390,7 @@ def _gelu(x: np.ndarray) -> np.ndarray:
     return inner
 
 
-def _portions(sizes: Sequence[int], most: int) -> list[range]:
+def _runs_of(sizes: Sequence[int], most: int) -> list[range]:
     """Split rows into runs of at most `most` tokens together. A single row may be longer."""
     found, start, total = list[range](), 0, 0
     for row, size in enumerate(sizes):

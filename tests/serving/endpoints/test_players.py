@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from reflectrl.core.config import load_recipe
 from reflectrl.core.envs import make
 from reflectrl.core.evaluation import pass_at, rows_of
 from reflectrl.core.rollout import Job, rollout
-from reflectrl.core.types import Observation, UserError
+from reflectrl.core.types import Observation, Sampling, UserError
+from reflectrl.models.players import Policy
 from reflectrl.serving.endpoints.client import Endpoint
 from reflectrl.serving.endpoints.config import EndpointConfig, PlayerConfig, TeacherConfig, player_settings
-from reflectrl.serving.endpoints.contestants import EndpointPlayer
+from reflectrl.serving.endpoints.contestants import CascadePlayer, EndpointPlayer
 from reflectrl.serving.endpoints.teacher import EndpointTeacher, Question
 from tests.serving.endpoints.scripted import ChatServer
 
@@ -55,6 +57,22 @@ def test_reasoning_and_reflections_stand_in_the_episode(server: ChatServer) -> N
     assert play(server, style="reason").steps[0].reflection == "The key is near."
     server.reply = lambda request: "right" if "Now act" in request["messages"][-1]["content"] else "It is far."
     assert play(server, style="react").steps[0].reflection == "It is far."
+
+
+@pytest.mark.parametrize(("defer_below", "asked"), [(0.0, False), (0.999, True)])
+def test_a_cascade_asks_where_our_policy_is_not_sure(
+    server: ChatServer, pair: Any, defer_below: float, asked: bool
+) -> None:
+    server.reply = lambda request: "right"
+    config = PlayerConfig(server.url, "m", style="cascade", defer_below=defer_below)
+    policy = Policy(replace(pair("gpt2")[0], context=2048), Sampling(0.0))
+    player = CascadePlayer(policy, EndpointPlayer("big", Endpoint(config), config, 0.0), config.defer_below)
+    task = make({"name": "corridor"}).tasks("train")[0]
+    [episode] = rollout([Job(task, 7)], lambda: make({"name": "corridor", "horizon": 2}), player)
+    turn = episode.steps[0].choice
+    assert turn is not None
+    assert (turn.player, bool(server.requests)) == (("big", True) if asked else ("policy", False))
+    assert player.lookups == len(episode.steps)
 
 
 def teacher(server: ChatServer, folder: Path, **settings: Any) -> EndpointTeacher:

@@ -23,6 +23,7 @@ ABOUT: dict[Style, str] = {
     "react": "a model behind an endpoint: one turn to reflect, one to act",
     "pair": "a model behind an endpoint, which acts on our reflector's words",
     "reflector": "our policy after SFT, with reflections of a model behind an endpoint",
+    "cascade": "our policy and reflector after SFT; where the policy is not sure, a model behind an endpoint acts",
 }
 
 
@@ -139,6 +140,9 @@ def _arm(recipe: Recipe, name: str) -> Arm:
     settings = (*SHARED, *(f"players.{name}.{key}" for key in (*ASKED, "style", "max_tokens", "history")))
     if style == "reflector":
         return Arm(ABOUT[style], policy, players=contestants, settings=settings, asked=asked)
+    if style == "cascade":
+        settings = (*settings, f"players.{name}.defer_below", "play", "model")
+        return Arm(ABOUT[style], policy, reflector, players=contestants, settings=settings, asked=asked)
     settings = (*settings, "play", "model") if style == "pair" else settings
     model = reflector if style == "pair" else None
     return Arm(ABOUT[style], reflector=model, player="endpoint", players=contestants, settings=settings, asked=asked)

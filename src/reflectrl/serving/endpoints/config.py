@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from reflectrl.core.config.rules import Address, Count, Natural, NonNegative, Positive, Variable
+from reflectrl.core.config.rules import Address, Count, Natural, NonNegative, Positive, Share, Variable
 from reflectrl.core.config.values import FreeSection, from_dict
 from reflectrl.core.types import UserError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reflectrl.core.config import Recipe
     from reflectrl.runs.artifact import Build
 
-Style = Literal["act", "reason", "react", "pair", "reflector"]
+Style = Literal["act", "reason", "react", "pair", "reflector", "cascade"]
 BUDGET = ("max_requests", "max_total_tokens", "max_cost")
 """Keys of the budget, which holds for a whole run."""
 
@@ -210,14 +210,16 @@ class PlayerConfig(EndpointConfig):
     Attributes:
         style: "act" answers with the action; "reason" thinks first, in the same answer; "react" reflects in one turn
             and acts in the next (ReAct, Yao et al. 2022); "pair" acts on the reflections of our trained reflector;
-            "reflector" writes reflections for our trained policy.
+            "reflector" writes reflections for our trained policy; "cascade" acts where our trained policy is not sure.
         max_tokens: longest answer, in the model's tokens.
         history: largest number of characters of an observation's history that it reads. The end of the history is kept.
+        defer_below: probability of our policy's choice below which the endpoint is asked ("cascade").
     """
 
     style: Style = "act"
     max_tokens: Count = 300
     history: Count = 12_000
+    defer_below: Share = 0.8
 
 
 class Players(FreeSection):

@@ -46,7 +46,10 @@ def players(
         assert models[0] is not None, "the arm has a policy"
         policy = make_policy(recipe, models[0], Sampling(temperature))
         return policy, EndpointReflector(name, endpoint, config, recipe.play.reflection_temperature, policy)
-    player = EndpointPlayer(name, endpoint, config, temperature)
+    player: Player = EndpointPlayer(name, endpoint, config, temperature)
+    if config.style == "cascade":
+        assert models[0] is not None, "the arm has a policy"
+        player = CascadePlayer(make_policy(recipe, models[0], Sampling(temperature)), player, config.defer_below)
     return player, None if models[1] is None else make_reflector(recipe, models[1])
 
 
@@ -74,7 +77,7 @@ def player_at(url: str) -> EndpointPlayer:
         raise UserError(f"--player {url}: name the model, as in {base_url}?model=llama3:8b")
     if config.local:
         raise UserError("--player: 'local' is for arms of a run; an address names a server")
-    if config.style in ("pair", "reflector"):
+    if config.style in ("pair", "reflector", "cascade"):
         raise UserError(
             f"--player: style {config.style!r} needs a trained player beside it, so it is for arms of a run only"
         )
@@ -136,6 +139,41 @@ class EndpointPlayer:
             choice = int(episode.rng.integers(len(actions)))
             return Turn(ILLEGAL, actions[choice], choice=choice)
         return Turn(self.name, actions[choice], choice=choice, sampling=Sampling(self.temperature))
+
+
+class CascadePlayer:
+    """Let our policy choose where it is sure, and ask a model behind an endpoint for the rest.
+
+    Turns of the endpoint have its own name as their player, so a log shows how often it was asked.
+
+    Args:
+        policy: our policy. Its probabilities are compared with the threshold.
+        other: the player that is asked.
+        defer_below: probability of the policy's choice below which the other is asked.
+    """
+
+    def __init__(self, policy: Policy, other: Player, defer_below: float) -> None:
+        self.policy, self.other, self.defer_below = policy, other, defer_below
+        self.lm, self.pool = policy.lm, policy.pool
+
+    @property
+    def lookups(self) -> int:
+        """Number of the policy's prompts so far."""
+        return self.policy.lookups
+
+    @property
+    def hits(self) -> int:
+        """Number of the policy's prompts that were answered from memory."""
+        return self.policy.hits
+
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        """Return the actions, one per episode. All unsure ones are asked for side by side."""
+        turns = self.policy.turns(episodes)
+        unsure = [i for i, turn in enumerate(turns) if turn.probs[turn.choice or 0] < self.defer_below]
+        if unsure:
+            for i, turn in zip(unsure, self.other.turns([episodes[i] for i in unsure]), strict=True):
+                turns[i] = turn
+        return turns
 
 
 class EndpointReflector:
