@@ -25,6 +25,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import IO
 
 MODULES = (
@@ -270,7 +271,8 @@ def run_program() -> None:
         runpy.run_module(what, run_name="__main__", alter_sys=True)
     else:
         sys.argv = ["-c", *words]
-        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+        program = sys.modules["__main__"] = ModuleType("__main__")  # where pickle looks for its classes
+        exec(compile(what, "<string>", "exec"), vars(program))
 
 
 if __name__ == "__main__":

@@ -212,7 +212,8 @@ class Results:
         output, written = os.pipe()
         # In a session of its own, so that what a part has started ends with it.
         process: Fork | subprocess.Popen[bytes]
-        if self.forks:
+        fresh = tuple(part.words[:2]) == ("-m", "pytest")  # which has to import plug-ins of its own accord
+        if self.forks and not fresh:
             process = self.forks.start(part.words, ROOT, variables, None, written, written, start_new_session=True)
         else:
             command = [sys.executable, *part.words]

@@ -68,7 +68,7 @@ def noting(words: Sequence[str], folder: Path, rank: int) -> int:
 
     def collected(self: EpisodeRollouts, update: int, critic: Any) -> Any:
         batch = collect(self, update, critic)
-        played.append([[one.task.id, one.seed, [step.action for step in one.steps]] for one in self.fresh])
+        played.append([[one.task.id, one.seed, [step.action for step in one.steps]] for one in self.latest.played])
         return batch
 
     hook, EpisodeRollouts.collect = register_optimizer_step_pre_hook(note), collected  # type: ignore[method-assign]

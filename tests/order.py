@@ -27,7 +27,6 @@ LONGEST = (
     "tools/browser/test_graph.py",
     "runs/test_precision.py",
     "serving/endpoints/test_dagger.py",
-    "benchmarks/test_few.py",
     "test_trust_drill.py",
 )
 """Files that take more than fifteen seconds, the longest first, as seen in `pytest --durations`."""

@@ -28,8 +28,8 @@ ORDER = {
     ),
     "serving": ("endpoints", "remote", "server"),
     "methods": (
-        "values", "offline", "reflecting", "distill", "self_distillation", "pretrained", "archer", "distilled",
-        "hindsight", "linvit", "offline_learning", "prompted", "reflector_rejection", "reflector_rl",
+        "values", "offline", "reflecting", "distill", "hints", "pretrained", "archer", "distilled", "hindsight",
+        "linvit", "offline_learning", "prompted", "reflector_rejection", "reflector_rl",
     ),
     "tools": ("downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "browser"),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,22 +46,27 @@ def test_training_changes_nothing_below(family: str, tiny_folder: Callable[[str]
     """And a training that is interrupted goes on to the same weights."""
     rows = [Example((*ids, 3, 4), len(ids)) for ids in PROMPTS]
 
-    def trained(steps: int, folder: Path | None = None) -> tuple[LanguageModel, dict[str, Tensor]]:
+    def trained(killed: bool, folder: Path | None = None) -> tuple[LanguageModel, dict[str, Tensor]]:
+        def log(metrics: dict[str, Any]) -> None:
+            if killed and metrics["step"] == 4:  # after the state of step 2 was saved
+                raise KeyboardInterrupt
+
         lm = loaded(tiny_folder(family), 1)
         before = {name: p.detach().clone() for name, p in lm.model.named_parameters()}
         config = SFTConfig(steps=4, batch_size=2, lr=1e-2, warmup=0.0, eval_every=2)
-        train_sft(lm, rows, rows, config, 0, lambda metrics: "stop" if metrics["step"] == steps else None, folder)
+        train_sft(lm, rows, rows, config, 0, log, folder)
         return lm, before
 
-    lm, before = trained(4)
+    lm, before = trained(killed=False)
     moved = {name for name, p in lm.model.named_parameters() if not torch.equal(p, before[name])}
     assert moved and moved == {name for name, p in lm.model.named_parameters() if p.requires_grad}
     assert len(moved) < len(before)
-    trained(2, tmp_path / "state")
+    with pytest.raises(KeyboardInterrupt):
+        trained(killed=True, folder=tmp_path / "state")
     kept = load_tensors(tmp_path / "state")
     for group in ("weights", "best"):  # what nothing changes need not be kept
         assert kept[group].keys() == moved
-    resumed, _ = trained(4, tmp_path / "state")
+    resumed, _ = trained(killed=False, folder=tmp_path / "state")
     assert all(torch.equal(p, lm.weights()[name]) for name, p in resumed.weights().items())
 
 

@@ -62,7 +62,8 @@ def test_it_reads_what_the_packed_one_reads(pair: Pair, family: str, adapters: b
 def test_it_scores_and_has_gradients_as_the_packed_one(
     pair: Pair, family: str, adapters: bool, scoring: Scoring
 ) -> None:
-    lm = pair(family, adapters)[0]
+    lm = replace(pair(family, adapters)[0])  # the head that scores options stays in this copy
+    lm.ensure_option_head()
     answers = [LABELS if scoring == "enumeration" else TEXTS] * 3
     grads = []
     for one in (lm, plain(lm)):

@@ -11,6 +11,7 @@ from benchmarks.forks import Fork, Forks
 LIMIT = 240
 """Seconds after which what waits in vain is ended, and its test fails."""
 
+
 class Launcher:
     """Starts commands on ranks that begin at once.
 

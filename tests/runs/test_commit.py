@@ -22,7 +22,7 @@ def git(root: Path, *words: str) -> str:
 
 def checkout(root: Path, package: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repository of a project of that name, with the package in a folder, and with a program to watch its files."""
-    module = root / package / "pipeline" / "results.py"
+    module = root / package / "runs" / "results.py"
     module.parent.mkdir(parents=True)
     module.write_text("x = 1\n", encoding="utf-8")
     (root / "pyproject.toml").write_text(f'[project]\nname = "{name}"\n', encoding="utf-8")

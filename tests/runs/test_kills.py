@@ -76,19 +76,23 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(
 
 @pytest.mark.parametrize("moment", ["reflector.learner", "rl-reflect-rl.learner"])
 def test_a_copy_of_a_working_run_with_checkpoints_first_goes_on_elsewhere(
-    server: Any, tmp_path: Path, recipe_file: Path, finished: Path, said: Said, moment: str
+    forks: Forks, tmp_path: Path, recipe_file: Path, finished: Path, said: Said, moment: str
 ) -> None:
-    words, here, there = ["eval", str(recipe_file), "--folder"], tmp_path / "here", tmp_path / "there"
-    server.stdin.write(json.dumps([*words, str(here)]) + "\n")
-    server.stdin.flush()
-    child = int(server.stdout.readline())
+    words, here, there = (
+        ["-m", "reflectrl", "eval", str(recipe_file), "--folder"],
+        tmp_path / "here",
+        tmp_path / "there",
+    )
+    log = tmp_path / "log"
+    with log.open("ab") as file:
+        process = forks.start([*words, str(here)], stdout=file.fileno(), stderr=file.fileno())
     wait_for((here / "checkpoints" / "seed0" / moment).exists, seconds=300)
     for part in ("checkpoints", "."):
         with suppress(shutil.Error):  # files that were replaced meanwhile; all others are copied
             shutil.copytree(here / part, there / part, dirs_exist_ok=True)
-    os.kill(child, signal.SIGKILL)
-    server.stdout.readline()
-    assert run_until(server, [*words, str(there)], None, signal.SIGKILL) == 0, (tmp_path / "log").read_text()
+    process.kill()
+    process.wait(LIMIT)
+    assert run_until(forks, [*words[2:], str(there)], log, None, signal.SIGKILL) == 0, log.read_text()
     assert said(there) == said(finished)
 
 

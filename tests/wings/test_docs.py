@@ -225,9 +225,18 @@ def require_readable(words: Sequence[str], line: str) -> None:
         case [variable, *rest] if "=" in variable:
             require_readable(rest, line)
         case [program, *_]:
-            assert program in ("git", "docker", "ray", "vllm", "curl", "hf", "pre-commit", "source", "uvx"), (
-                f"nothing is known of: {line}"
-            )
+            assert program in (
+                "git",
+                "docker",
+                "ray",
+                "vllm",
+                "curl",
+                "hf",
+                "pre-commit",
+                "source",
+                "uvx",
+                "beelinebench",
+            ), f"nothing is known of: {line}"
 
 
 def require_verb(words: Sequence[str], line: str) -> None:
@@ -250,7 +259,7 @@ def require_verb(words: Sequence[str], line: str) -> None:
 
 def require_program(module: str, words: Sequence[str], line: str) -> None:
     """The module exists, and each option is somewhere in it."""
-    inside = ("src", ".") if module.startswith("reflectrl") else (".",)
+    inside = ("src", ".") if module.startswith("reflectrl") else (".", Path.cwd())  # a project that the page has begun
     [path] = [found for base in inside if (found := ROOT / base / f"{module.replace('.', '/')}.py").exists()]
     text = path.read_text(encoding="utf-8")
     for option in (word.lstrip("-") for word in words if word.startswith("--")):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from contextlib import closing as closed_in_the_end
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -122,7 +122,7 @@ def rollout(
                 actions.append(turn.choice)
 
             # The environments step.
-            still_playing = []
+            still_playing, cut_off = [], list[tuple[LiveEpisode, Episode]]()
             stepped = for_each(advance, [live.env for live in episodes], [live.task for live in episodes], actions)
             for (live, job), action, now in zip(playing, actions, stepped, strict=True):
                 live.steps.append(Step(live.observation, tuple(live.turns), action, now.reward, now.events))
@@ -132,19 +132,27 @@ def rollout(
                     played -= len(job.start.actions)  # a horizon counts the player's own steps only
                 live.truncated = now.truncated or (not now.done and played == job.horizon)
                 if now.done or live.truncated:
-                    # Handed over at once: the next environment may raise, and a finished episode must not be lost.
-                    provenance, cut_off = dict(job.provenance), None
-                    if live.truncated:
-                        if reflector is not None and reflect_on_cut_off:
-                            live.turns.extend(reflector.turns([live]))
-                        cut_off = CutOff(live.observation, live.reflection)
-                    yield Episode(
-                        job.task, tuple(live.steps), now.success, live.truncated, job.seed, provenance, cut_off
+                    episode = Episode(
+                        job.task, tuple(live.steps), now.success, live.truncated, job.seed, dict(job.provenance)
                     )
-                    free.append(live.env)
+                    if live.truncated:
+                        episode = replace(episode, cut_off=CutOff(live.observation))
+                    if live.truncated and reflector is not None and reflect_on_cut_off:
+                        cut_off.append((live, episode))
+                    else:
+                        # Handed over at once: the next environment may raise, and a finished episode must not be lost.
+                        yield episode
+                        free.append(live.env)
                 else:
                     still_playing.append((live, job))
             playing = still_playing
+
+            # The reflector writes about all points of a tick at which episodes were cut off, since batches are faster.
+            if reflector is not None and cut_off:
+                turns = reflector.turns([live for live, _ in cut_off])
+                for (live, episode), turn in zip(cut_off, turns, strict=True):
+                    yield replace(episode, cut_off=CutOff(live.observation, turn.text))
+                    free.append(live.env)
 
 
 def lent(make_env: Callable[[], TextEnv]) -> AbstractContextManager[TextEnv]:

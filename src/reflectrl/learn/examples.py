@@ -187,7 +187,7 @@ def completion_logits(lm: LanguageModel, rows: Sequence[Example], share: Share =
 
 def are_decisions(rows: Rows) -> TypeIs[Sequence[Decision]]:
     """Return whether the rows are decisions among options."""
-    return isinstance(rows[0], Decision)
+    return bool(rows) and isinstance(rows[0], Decision)  # a rank may have no rows of a batch
 
 
 def summed_nll(lm: LanguageModel, rows: Rows, share: Share) -> Tensor:

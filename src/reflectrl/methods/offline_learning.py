@@ -347,3 +347,4 @@ ARMS = {
     "offline-online": Arm("A-LoL on the log, then online RL", partial(from_value, "a_lol"), rl={}),
 }
 SECTIONS = {"offline": OfflineConfig}
+HOOKS = {"log": log}

@@ -333,7 +333,7 @@ class LightGPT2(LightModel):
         self.blocks = [_layer(single, f"h.{number}.") for number in range(config["n_layer"])]
         hidden = int(config["n_embd"])
         inner = int(config.get("n_inner") or 4 * hidden)
-        wanted = {
+        wanted: dict[str, tuple[int, ...]] = {
             "attn.c_attn.weight": (hidden, 3 * hidden),
             "attn.c_proj.weight": (hidden, hidden),
             "mlp.c_fc.weight": (hidden, inner),

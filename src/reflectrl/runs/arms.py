@@ -254,7 +254,7 @@ def select_arms(names: Iterable[str], recipe: Recipe | None = None) -> dict[str,
 
 
 def hook(name: Literal["log", "teaching"]) -> Callable[..., Artifact]:
-    """Return a package's function that plans artifacts which the core cannot make itself.
+    """Return a package's function that plans artifacts which the core cannot make itself, from HOOKS of its module.
 
     Args:
         name: "log" is called with a plan and plans a log of episodes; "teaching" is called with a plan and a split, and
@@ -264,8 +264,8 @@ def hook(name: Literal["log", "teaching"]) -> Callable[..., Artifact]:
         UserError: no installed package has such a function.
     """
     for module in installed_modules():
-        if hasattr(module, name):
-            function: Callable[..., Artifact] = getattr(module, name)
-            return function
+        hooks: Mapping[str, Callable[..., Artifact]] = getattr(module, "HOOKS", {})
+        if name in hooks:
+            return hooks[name]
     lacking = {"log": "rl.replay_log: no installed package writes a log of episodes"}
     raise UserError(lacking.get(name, "teach.by is 'endpoint': no installed package asks endpoints"))

@@ -89,7 +89,7 @@ class Artifact:
     @property
     def path(self) -> str:
         """Path of its first output, relative to the run folder: a file, or the folder of a model."""
-        return _place(self.outputs[0])
+        return _marked_path(self.outputs[0])
 
     @property
     def training(self) -> str:
@@ -113,7 +113,7 @@ class Artifact:
 
     def part(self, number: int) -> Input:
         """Return one of several outputs, as an input of another artifact."""
-        return Input(self, _place(self.outputs[number]))
+        return Input(self, _marked_path(self.outputs[number]))
 
     def given(self, name: str) -> Any:
         """Return an argument of this artifact, for a further artifact that is made from both.
@@ -338,7 +338,7 @@ def graph_of(artifacts: Iterable[Artifact]) -> Graph:
     return graph
 
 
-def _place(output: str) -> str:
+def _marked_path(output: str) -> str:
     """Return the path that an output marks as complete: the file itself, or the folder around a model's card."""
     folder, _, file = output.rpartition("/")
     return folder if file in ("reflectrl.json", "config.json", "reference_cache.json") else output

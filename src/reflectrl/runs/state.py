@@ -174,14 +174,14 @@ def refuse_other_settings(
     state: State,
     before: Mapping[str, Any] | None,
     now: Mapping[str, Any],
-    place: str = "folder",
+    named_by: str = "folder",
 ) -> None:
     """Refuse to continue in a folder whose artifacts were made, or begun, with other settings.
 
     Args:
         before: the settings with which the folder was last used, for artifacts that `state` does not know.
         now: the settings of this run.
-        place: what the caller sets to name another folder, for the message.
+        named_by: what the caller sets to name another folder, for the message.
 
     Raises:
         UserError: names the first key that differs.
@@ -198,10 +198,10 @@ def refuse_other_settings(
             files = ", ".join(dict.fromkeys(files_of(artifact)))
             other = f"another content of {files}" if files else f"{key!r} made with other settings"
             detail = next(filter(None, differences), other)
-            forks = place == "folder" and is_typed()  # in Python there is no forking
+            forks = named_by == "folder" and is_typed()  # in Python there is no forking
             fork = f" ({option('fork', folder)} takes over what stays the same)" if forks else ""
             raise UserError(
-                f"{folder} holds a run with {detail}; use another {option(place)}{fork}, or remove this one"
+                f"{folder} holds a run with {detail}; use another {option(named_by)}{fork}, or remove this one"
             )
 
 

@@ -56,7 +56,7 @@ def test_the_policy_comes_to_choose_as_it_is_shown(learned: Path, shuffled: bool
     others = {one: len(one.actions) - 1 for one in sorted(seen, key=str)}
     wanted = [Target(one, (0.9, *[0.1 / count] * count)) for one, count in others.items()]
     noted: list[dict[str, Any]] = []
-    config = DistillConfig(steps=160, batch_size=16, eval_every=20)
+    config = DistillConfig(steps=240, batch_size=16, eval_every=30)
     scores = {"eval_success": 0.0, "eval_return": 0.0}
 
     def better() -> dict[str, float]:
@@ -64,7 +64,7 @@ def test_the_policy_comes_to_choose_as_it_is_shown(learned: Path, shuffled: bool
         return scores
 
     train_distilled(policy, wanted, config, SFTConfig(lr=0.01), 0, lambda row: noted.append(dict(row)), better)
-    assert [row["step"] for row in noted] == list(range(0, 161, 20)) and noted[-1]["kl"] < 0.5 * noted[1]["kl"]
+    assert [row["step"] for row in noted] == list(range(0, 241, 30)) and noted[-1]["kl"] < 0.5 * noted[1]["kl"]
     prompts = [policy.prompt(row.observation, None) for row in wanted]
     with torch.no_grad():
         logits_NA, _ = policy.logits(prompts, [row.observation.actions for row in wanted])

@@ -286,5 +286,5 @@ def test_a_torn_last_line_of_metrics_is_left_out_but_a_bad_line_before_it_is_nam
     (tmp_path / "metrics.jsonl").write_text(f"{good}\n{good[:20]}")
     assert "Training loss" in words(page_of(tmp_path))
     (tmp_path / "metrics.jsonl").write_text(f"{good}\nnonsense\n{good}\n")
-    with pytest.raises(UserError, match=r"metrics\.jsonl: line 2"):
+    with pytest.raises(UserError, match=r"metrics\.jsonl:2: "):
         write_report(tmp_path)

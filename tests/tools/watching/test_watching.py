@@ -16,7 +16,7 @@ import pytest
 from reflectrl import runs as pipeline
 from reflectrl.cli import main
 from reflectrl.core.digests import unseal
-from reflectrl.runs import training
+from reflectrl.learn import online
 from reflectrl.tools.watching.alarms import Alarms
 from reflectrl.tools.watching.config import AlarmsConfig
 from reflectrl.tools.watching.live import bars, lines
@@ -132,7 +132,7 @@ class TestAlarmsOfARun:
         more = ["sft.steps=40", "sft.lr=1e30", "sft.optimizer=adamw", "alarms.action=stop"]
         pipeline.run(like(*more), tmp_path / "run")
         [line] = self.metrics(tmp_path / "run", "reflector")
-        assert line["alarm"] == "eval_loss is nan" and (tmp_path / "run/results.json").is_file()
+        assert line["alarm"] == "loss is nan" and (tmp_path / "run/results.json").is_file()
 
 
 class TestTrackers:
@@ -153,7 +153,7 @@ class TestTrackers:
         self, like: LIKE, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pytest.importorskip("tensorboard")
-        recipe, train_online = like('watch.trackers=["tensorboard"]', "rl.eval_every=3"), training.train_online
+        recipe, train_online = like('watch.trackers=["tensorboard"]', "rl.eval_every=3"), online.train_online
 
         def killed(rollouts: Any, config: Any, seed: int, log: Callable[..., Any], folder: Path) -> None:
             def until(metrics: dict[str, Any]) -> None:
@@ -164,7 +164,7 @@ class TestTrackers:
             train_online(rollouts, config, seed, until, folder)
 
         with monkeypatch.context() as patch:
-            patch.setattr(training, "train_online", killed)
+            patch.setattr(online, "train_online", killed)
             with pytest.raises(KeyboardInterrupt):
                 pipeline.run(recipe, tmp_path / "run")
         pipeline.run(recipe, tmp_path / "run")

@@ -293,7 +293,7 @@ class TestRefusals:
             (["--from", "nowhere"], "nowhere"),
             (["--from", ".", "--download"], "only one of"),
             (["--import", "x.jsonl"], "--import needs --repos DIR"),
-            (["--import", "x.jsonl", "--repos", "."], "x.jsonl cannot be read"),
+            (["--import", "x.jsonl", "--repos", "."], "x.jsonl: No such file"),
             (["--import", "x.jsonl", "--repos", ".", "--from", "."], "not from --from"),
             (["--import", "x", "--download", "--replace"], "cannot --replace"),
             (["--import", "x.jsonl", "--repos", ".", "--download"], "--import needs --repos DIR, or --download"),

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reflectrl.api import train
 from reflectrl.core.envs.base import SPLITS
+from reflectrl.core.episodes import read_episodes
 from reflectrl.core.types import UserError
 from reflectrl.tools.workbench.check import check_text_env
 
@@ -26,7 +28,7 @@ from reflectrl.wings.planning.distances import distances
 from reflectrl.wings.planning.env import FrontierEnv, WalkEnv
 from reflectrl.wings.planning.moves import moves, plan
 from reflectrl.wings.planning.slides import Slides
-from reflectrl.wings.planning.wording import STATES, shorten, spelled
+from reflectrl.wings.planning.wording import STATES, number_word, shorten
 
 TRIAL = trials.FIRST_TRIAL["validation"]
 FEW = {"train": 6, "validation": 2, "test": 2}
@@ -145,7 +147,7 @@ def test_distances_of_rush_hour_are_those_of_the_package(seed):
         codes, depths = slides.all_distances(start)
         ours = dict(zip(codes.tolist(), depths.tolist(), strict=True))
         states = list(theirs)
-        assert ours == dict(zip(slides.codes(slides.places(states)).tolist(), theirs.values(), strict=True))
+        assert ours == dict(zip(slides.codes(slides.offsets(states)).tolist(), theirs.values(), strict=True))
 
 
 def test_a_board_without_a_way_out_has_no_distance():
@@ -160,15 +162,15 @@ def test_a_board_without_a_way_out_has_no_distance():
 
 def facts_of(short):
     """The facts of Blocksworld, read back from a short text."""
-    places = {word[0]: word[1] for word in short.split()}
-    name = {block: f"b{ord(block) - ord('A') + 1}" for block in places}
+    below = {word[0]: word[1] for word in short.split()}
+    name = {block: f"b{ord(block) - ord('A') + 1}" for block in below}
     facts = set()
-    for block, under in places.items():
+    for block, under in below.items():
         kind = {"t": f"(ontable {name[block]})", "h": f"(holding {name[block]})"}
         facts.add(kind[under] if under in kind else f"(on {name[block]} {name[under]})")
-        if under != "h" and block not in places.values():
+        if under != "h" and block not in below.values():
             facts.add(f"(clear {name[block]})")
-    return " ".join(sorted(facts | (set() if "h" in places.values() else {"(handempty)"})))
+    return " ".join(sorted(facts | (set() if "h" in below.values() else {"(handempty)"})))
 
 
 def board_of(short):
@@ -182,10 +184,10 @@ def board_of(short):
 
 
 def test_a_spelled_number_is_one_word_and_no_other_number_s():
-    words = [spelled(number) for number in range(2000)]
+    words = [number_word(number) for number in range(2000)]
     assert len(set(words)) == len(words)
     assert all(re.fullmatch("[a-z]+|[0-9]+", word) for word in words)
-    assert spelled(340) == "threehundredforty" and spelled(21) == "twentyone"
+    assert number_word(340) == "threehundredforty" and number_word(21) == "twentyone"
 
 
 @pytest.mark.parametrize("domain", trials.DOMAINS)
@@ -435,3 +437,26 @@ def test_without_the_package_one_line_names_the_extra(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(UserError, match=r"\[planning\]"):
         trials.package("search")
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+
+def test_walks_of_a_student_are_labelled_with_every_distance(tmp_path):
+    """DAgger: the log of the student's own searches holds preferences and questions, as demonstrations do."""
+    train(
+        {"name": "planning", "domains": ["keys_doors"], "train": 2, "validation": 1, "test": 1, "horizon": 4},
+        tmp_path / "run",
+        until="sft",
+        arms=["dagger"],
+        model={"layers": 1, "width": 16, "heads": 2, "vocab": 400, "context": 320},
+        play={"scoring": "options", "reflection_tokens": 4},
+        teach={"noise": [0.0], "negatives": 0},
+        sft={"steps": 1, "batch_size": 4, "eval_rows": 4, "eval_every": 1},
+        threads=1,
+    )
+    [log] = (tmp_path / "run" / "episodes").glob("dagger-seed0-train.jsonl")
+    walks = [episode for episode in read_episodes(log) if episode.provenance["kind"] == "dagger"]
+    steps = [step for episode in walks for step in episode.steps]
+    assert steps and all(step.questions and step.target in step.best for step in steps)
+    assert all(len(step.preferences) == len(step.observation.actions) for step in steps)

@@ -1,7 +1,7 @@
 """Portals: journeys, unseen tasks, the three kinds of analysis, and bad arguments."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reflectrl.core.envs import make
@@ -14,8 +14,8 @@ TEXT = "Portals from a to h lead to: e h b a g d c f.\n"
 RING = "aegcbhfd"  # a leads to e, e to g, and so on, and d back to a
 
 
-def begun(number: int = 0, **settings) -> PortalsEnv:
-    env = PortalsEnv(**settings)
+def begun(number: int = 0, **arguments) -> PortalsEnv:
+    env = PortalsEnv(**arguments)
     env.reset(options={"task": env.tasks("test")[number]})
     return env
 
@@ -28,6 +28,7 @@ def destination(text: str, start: str, portals: int) -> str:
     return start
 
 
+@settings(deadline=None)
 @given(st.integers(0, 299), st.integers(1, 7))
 def test_the_expert_names_the_room_that_a_reader_finds(number, portals):
     env = begun(number, portals=portals)

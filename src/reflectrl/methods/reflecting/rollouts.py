@@ -41,7 +41,7 @@ class Reflections:
         rows: prompt and reflection as tokens, with end-of-text if it was drawn.
         old_logp: log-probabilities of each reflection's tokens when it was drawn.
         advantages_R: advantages, not yet normalised.
-        returns_R: discounted reward-to-go from the reflection's step on, the critic's target.
+        returns_R: the critic's targets, its lambda-returns; without a critic the discounted rewards-to-go.
         minibatches: for each optimiser step of an epoch, the slices of reflections that share a forward pass.
         metrics: further metrics of the reflections.
     """
@@ -111,6 +111,7 @@ class ReflectionRollouts(EpisodeRollouts):
             values_N = critic_values(lm, critic, prompts, config.minibatch)
         baseline = latest.baseline(latest.learned)
         advantages_N = compute_advantages(steps, self.baseline_config, baseline, values_N)
+        targets_N = steps.returns_N if values_N is None else values_N + advantages_N
         if self.settings.signal == "choice":
             advantages_N = choice_gains(self.policy, played, steps, advantages_N)
         turns = {n: turn for n, step in enumerate(played) if (turn := reflection_of(step)) is not None}
@@ -123,7 +124,7 @@ class ReflectionRollouts(EpisodeRollouts):
         }
         old = [turn.logprobs for turn in turns.values()]
         minibatches = assign_reflections(lm, rows, config, latest.rng)
-        return Reflections(rows, old, advantages_N[step_R], steps.returns_N[step_R], minibatches, metrics)
+        return Reflections(rows, old, advantages_N[step_R], targets_N[step_R], minibatches, metrics)
 
     def end_update(self) -> dict[str, float]:
         self.drawing.clear_cache()

@@ -153,3 +153,6 @@ def contestants(*given: Any) -> Any:
     from reflectrl.serving.endpoints.contestants import players
 
     return players(*given)
+
+
+HOOKS = {"teaching": teaching}

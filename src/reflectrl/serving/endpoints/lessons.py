@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,13 +14,13 @@ from reflectrl.core.config import Recipe
 from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.envs.pool import pool_of
-from reflectrl.core.envs.teacher import ask
+from reflectrl.core.envs.teacher import ask, ask_preferences, ask_questions
 from reflectrl.core.episodes import EpisodeLog, read_episodes, to_line
 from reflectrl.core.players.base import LiveEpisode, Player
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.teach import Demonstration, demonstrations, teach
 from reflectrl.core.terminal import console
-from reflectrl.core.types import Episode, Sampling, Task, Turn, UserError, named_seed
+from reflectrl.core.types import AuxiliaryQuestion, Episode, Sampling, Task, Turn, UserError, named_seed
 from reflectrl.learn.checkpoint import write_text
 from reflectrl.runs.artifact import Build, Source
 from reflectrl.runs.demonstrations import demonstrated, finished_lines
@@ -161,8 +162,18 @@ def _spent(teacher: EndpointTeacher) -> str:
 
 # ---- DAgger ----------------------------------------------------------------------------------------------------------
 
-Advice = dict[tuple[str, int, int], tuple[int, str | None]]
-"""Advice of the environment's teacher, by task, seed and step: the best action, and an analysis if it gives one."""
+
+class Label(NamedTuple):
+    """Advice of the environment's teacher about a state: what a demonstration of this state would hold."""
+
+    action: int
+    analysis: str | None
+    preferences: tuple[float, ...]
+    questions: tuple[AuxiliaryQuestion, ...]
+
+
+Advice = dict[tuple[str, int, int], Label]
+"""Advice of the environment's teacher, by task, seed and step."""
 
 
 class Advised:
@@ -176,7 +187,9 @@ class Advised:
         for e in episodes:
             count = len(e.observation.actions)
             analysis = ask(e.env, e.task, "analyse", count) if self.analyse else None
-            self.advice[e.task.id, e.seed, len(e.steps)] = ask(e.env, e.task, "expert_action", count), analysis
+            action = ask(e.env, e.task, "expert_action", count)
+            preferences, questions = ask_preferences(e.env, e.task, count), ask_questions(e.env, e.task)
+            self.advice[e.task.id, e.seed, len(e.steps)] = Label(action, analysis, preferences, questions)
         return self.player.turns(episodes)
 
 
@@ -215,7 +228,7 @@ def write_walks(build: Build, name: str, earlier: Path, policy: Source, reflecto
     advice = student.advice if isinstance(student, Advised) else Advice()
     teacher = _teacher(build.context, f"{name}-seed{seed}") if endpoint else None
     lessons = _lessons(teacher, episodes, states, advice, build.tick)
-    lines = [to_line(episode) for episode in [*read_episodes(earlier), *_with_lessons(episodes, lessons)]]
+    lines = [to_line(episode) for episode in [*read_episodes(earlier), *_with_lessons(episodes, lessons, advice)]]
     write_text(build.out, "".join(f"{line}\n" for line in lines))
 
 
@@ -226,21 +239,31 @@ def _lessons(
     """Return the teacher's lesson for each of the states."""
     known = {(k, i): advice.get((episodes[k].task.id, episodes[k].seed, i)) for k, i in states}
     if teacher is None:
-        return {state: Lesson(said[1], said[0]) for state, said in known.items() if said is not None}
+        return {state: Lesson(said.analysis, said.action) for state, said in known.items() if said is not None}
     found, waiting = dict[tuple[int, int], Lesson](), iter(states)
     while part := list(islice(waiting, 64)):
         questions = []
         for k, i in part:
             seen, said = episodes[k].steps[i].observation, known[k, i]
-            questions.append(Question(seen, seen.actions[said[0]] if said else None, None, (episodes[k].task.id, i)))
+            questions.append(
+                Question(seen, seen.actions[said.action] if said else None, None, (episodes[k].task.id, i))
+            )
         found |= dict(zip(part, teacher.lessons(questions), strict=True))
         tick(len(found), len(states), _spent(teacher))
     return found
 
 
-def _with_lessons(episodes: Sequence[Episode], lessons: dict[tuple[int, int], Lesson]) -> Iterator[Episode]:
+def _with_lessons(
+    episodes: Sequence[Episode], lessons: dict[tuple[int, int], Lesson], advice: Advice
+) -> Iterator[Episode]:
     for k, episode in enumerate(episodes):
-        steps = [with_lesson(s, lessons.get((k, i), Lesson(None, None))) for i, s in enumerate(episode.steps)]
+        steps = []
+        for i, step in enumerate(episode.steps):
+            labelled = with_lesson(step, lessons.get((k, i), Lesson(None, None)))
+            said = advice.get((episode.task.id, episode.seed, i))
+            if said is not None and labelled.target == said.action:
+                labelled = replace(labelled, preferences=said.preferences, questions=said.questions)
+            steps.append(labelled)
         yield replace(episode, steps=tuple(steps))
 
 

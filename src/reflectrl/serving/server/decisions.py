@@ -274,22 +274,22 @@ def decision_body(model: str, request: DecisionRequest, verdicts: Sequence[Verdi
         "output_tokens_details": {"reasoning_tokens": written},
         "total_tokens": read + written,
     }
-    answers = [_answer(asked, found) for asked, found in zip(request.questions, verdicts, strict=True)]
+    answers = [_answer(asked, verdict) for asked, verdict in zip(request.questions, verdicts, strict=True)]
     return {"model": model, "answers": answers, "usage": usage}
 
 
-def _answer(asked: DecisionPredicate | DecisionChoice | DecisionScore, found: Verdict | None) -> dict[str, Any]:
-    if found is None:
+def _answer(asked: DecisionPredicate | DecisionChoice | DecisionScore, verdict: Verdict | None) -> dict[str, Any]:
+    if verdict is None:
         return {"type": "refusal", "name": asked.name}
-    made: dict[str, Any] = {"type": asked.type, "name": asked.name, **found.notes()}
+    made: dict[str, Any] = {"type": asked.type, "name": asked.name, **verdict.notes()}
     if isinstance(asked, DecisionPredicate):
-        return {**made, "probability": found.probabilities[0]}
+        return {**made, "probability": verdict.probabilities[0]}
     if isinstance(asked, DecisionChoice):
         values = [one.value for one in asked.choices]
-        listed = [{"value": v, "probability": p} for v, p in zip(values, found.probabilities, strict=True)]
-        return {**made, "choice": values[found.best], "confidence": found.confidence, "probabilities": listed}
+        listed = [{"value": v, "probability": p} for v, p in zip(values, verdict.probabilities, strict=True)]
+        return {**made, "choice": values[verdict.best], "confidence": verdict.confidence, "probabilities": listed}
     levels = [
         {"label": level.label, "value": value, "probability": probability}
-        for value, (level, probability) in enumerate(zip(asked.levels, found.probabilities, strict=True))
+        for value, (level, probability) in enumerate(zip(asked.levels, verdict.probabilities, strict=True))
     ]
-    return {**made, "score": found.score, "confidence": found.score_confidence, "probabilities": levels}
+    return {**made, "score": verdict.score, "confidence": verdict.score_confidence, "probabilities": levels}

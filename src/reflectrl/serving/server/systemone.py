@@ -129,14 +129,14 @@ class Invalid(Refusal):
 
     def __init__(self, details: Sequence[Mapping[str, Any]]) -> None:
         first = details[0]
-        place = ".".join(map(str, first["loc"][1:])) or None
-        super().__init__(422, str(first["msg"]), str(first["type"]), place)
+        location = ".".join(map(str, first["loc"][1:])) or None
+        super().__init__(422, str(first["msg"]), str(first["type"]), location)
         self.details = [dict(detail) for detail in details]
 
 
-def invalid(message: str, kind: str, *place: str | int) -> Invalid:
+def invalid(message: str, kind: str, *location: str | int) -> Invalid:
     """Return the refusal of a request with a single mistake."""
-    return Invalid([{"loc": ["body", *place], "msg": printable_line(message), "type": kind}])
+    return Invalid([{"loc": ["body", *location], "msg": printable_line(message), "type": kind}])
 
 
 def untrained(names: Sequence[str]) -> Invalid:
@@ -257,21 +257,21 @@ def answer_body(model: str, request: SystemOneRequest, verdicts: Sequence[Verdic
     return {"model": model, "answers": answers, "usage": usage}
 
 
-def _answer(asked: NoulQuestion | ChoiceQuestion | ScoreQuestion, found: Verdict) -> dict[str, Any]:
-    made = {"type": asked.type, **found.notes()}
+def _answer(asked: NoulQuestion | ChoiceQuestion | ScoreQuestion, verdict: Verdict) -> dict[str, Any]:
+    made = {"type": asked.type, **verdict.notes()}
     if isinstance(asked, NoulQuestion):
-        return {**made, "noul": found.probabilities[0]}
+        return {**made, "noul": verdict.probabilities[0]}
     if isinstance(asked, ChoiceQuestion):
         names = tuple(asked.criteria)
-        probabilities = dict(zip(names, found.probabilities, strict=True))
-        return {**made, "choice": names[found.best], "probabilities": probabilities, "confidence": found.confidence}
+        probabilities = dict(zip(names, verdict.probabilities, strict=True))
+        return {**made, "choice": names[verdict.best], "probabilities": probabilities, "confidence": verdict.confidence}
     levels = [str(level) for level in range(len(asked.criteria))]
     return {
         **made,
-        "score": found.score,
+        "score": verdict.score,
         "legend": dict(zip(levels, asked.options(), strict=True)),
-        "probabilities": dict(zip(levels, found.probabilities, strict=True)),
-        "confidence": found.score_confidence,
+        "probabilities": dict(zip(levels, verdict.probabilities, strict=True)),
+        "confidence": verdict.score_confidence,
     }
 
 

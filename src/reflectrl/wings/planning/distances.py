@@ -112,9 +112,9 @@ def _block_graph(blocks: int) -> tuple[dict[Below, int], csr_array]:
 
 def _arrangement(facts: str) -> Below:
     """Return the arrangement that facts of the package describe."""
-    places = {word[0]: word[1] for word in relations(facts)}
-    under = {"t": TABLE, "h": HAND} | {block: ord(block) - ord("A") for block in places}
-    return tuple(under[places[block]] for block in sorted(places))
+    below = {word[0]: word[1] for word in relations(facts)}
+    under = {"t": TABLE, "h": HAND} | {block: ord(block) - ord("A") for block in below}
+    return tuple(under[below[block]] for block in sorted(below))
 
 
 def _blocksworld(problem: Any) -> Distances:
@@ -164,7 +164,7 @@ def _rush_hour(problem: Any) -> Distances:
     def measure(states: Sequence[Any]) -> list[int | None]:
         if not states:
             return []
-        return [int(depth) for depth in depths[np.searchsorted(codes, slides.codes(slides.places(states)))]]
+        return [int(depth) for depth in depths[np.searchsorted(codes, slides.codes(slides.offsets(states)))]]
 
     return measure
 

@@ -1,7 +1,7 @@
 """Exact distances in Rush Hour, breadth first over arrays of boards.
 
 The package's own search takes seconds a board, because every board is a Python object. Here a board is a row of small
-numbers, one per vehicle: its place along its own direction. All boards of a level are expanded together.
+numbers, one per vehicle: its offset along its own direction. All boards of a level are expanded together.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 SIZE = 6
-BITS = 3  # of a place along a direction, 0 to 5
+BITS = 3  # of an offset along a direction, 0 to 5
 
 Board = tuple[tuple[int, int], ...]
-Places = NDArray[np.int64]
+Offsets = NDArray[np.int64]
 
 
 class Slides:
@@ -34,35 +34,35 @@ class Slides:
         self._powers = 1 << (BITS * np.arange(len(vehicles), dtype=np.int64))
         self._masks = [self._mask_table(vehicle) for vehicle in range(len(vehicles))]
 
-    def _bit(self, vehicle: int, place: int) -> int:
+    def _bit(self, vehicle: int, offset: int) -> int:
         line = self.lines[vehicle]
-        return 1 << (line * SIZE + place if self.across[vehicle] else place * SIZE + line)
+        return 1 << (line * SIZE + offset if self.across[vehicle] else offset * SIZE + line)
 
     def _mask_table(self, vehicle: int) -> NDArray[np.int64]:
-        """Return the cells that a vehicle covers, as bits of a number, for each of its places."""
+        """Return the cells that a vehicle covers, as bits of a number, for each of its offsets."""
         length = self.lengths[vehicle]
-        masks = [sum(self._bit(vehicle, place + i) for i in range(length)) for place in range(SIZE - length + 1)]
+        masks = [sum(self._bit(vehicle, offset + i) for i in range(length)) for offset in range(SIZE - length + 1)]
         return np.array(masks, dtype=np.int64)
 
-    def places(self, boards: Sequence[Board]) -> Places:
-        """Return boards of the package as rows of places."""
+    def offsets(self, boards: Sequence[Board]) -> Offsets:
+        """Return boards of the package as rows of offsets."""
         rows = [[at[1] if flat else at[0] for flat, at in zip(self.across, board, strict=True)] for board in boards]
         return np.array(rows, dtype=np.int64).reshape(len(boards), len(self.across))
 
-    def codes(self, places: Places) -> NDArray[np.int64]:
-        """Return a number for each row of places. Different rows have different numbers."""
-        return places @ self._powers
+    def codes(self, offsets: Offsets) -> NDArray[np.int64]:
+        """Return a number for each row of offsets. Different rows have different numbers."""
+        return offsets @ self._powers
 
-    def neighbours(self, places: Places) -> Places:
+    def neighbours(self, offsets: Offsets) -> Offsets:
         """Return every board one move away from any of these, with repetitions."""
-        covered = sum(masks[places[:, vehicle]] for vehicle, masks in enumerate(self._masks))
-        return np.concatenate([places[:0], *self._moved(places, np.asarray(covered))])
+        covered = sum(masks[offsets[:, vehicle]] for vehicle, masks in enumerate(self._masks))
+        return np.concatenate([offsets[:0], *self._moved(offsets, np.asarray(covered))])
 
-    def _moved(self, places: Places, covered: NDArray[np.int64]) -> Iterator[Places]:
+    def _moved(self, offsets: Offsets, covered: NDArray[np.int64]) -> Iterator[Offsets]:
         for vehicle, length in enumerate(self.lengths):
-            cells = np.array([self._bit(vehicle, place) for place in range(SIZE)], dtype=np.int64)
+            cells = np.array([self._bit(vehicle, offset) for offset in range(SIZE)], dtype=np.int64)
             for direction in (-1, 1):
-                moving = places
+                moving = offsets
                 others = covered
                 for _ in range(SIZE - length):
                     front = moving[:, vehicle] + (length if direction > 0 else -1)
@@ -75,35 +75,35 @@ class Slides:
                     moving[:, vehicle] += direction
                     yield moving
 
-    def levels(self, places: Places) -> Iterator[tuple[Places, NDArray[np.int64]]]:
+    def levels(self, offsets: Offsets) -> Iterator[tuple[Offsets, NDArray[np.int64]]]:
         """Yield the boards 0, 1, 2, ... moves away, with their codes sorted. Every move can be taken back.
 
         Because of that, a neighbour of a level that is new lies on neither this level nor the one before.
         """
-        codes, first = np.unique(self.codes(places), return_index=True)
-        places, before = places[first], codes[:0]
-        while len(places):
-            yield places, codes
-            reached = self.neighbours(places)
+        codes, first = np.unique(self.codes(offsets), return_index=True)
+        offsets, before = offsets[first], codes[:0]
+        while len(offsets):
+            yield offsets, codes
+            reached = self.neighbours(offsets)
             reached_codes, first = np.unique(self.codes(reached), return_index=True)
             new = ~(
                 np.isin(reached_codes, codes, assume_unique=True) | np.isin(reached_codes, before, assume_unique=True)
             )
-            before, places, codes = codes, reached[first[new]], reached_codes[new]
+            before, offsets, codes = codes, reached[first[new]], reached_codes[new]
 
-    def is_solved(self, places: Places) -> NDArray[np.bool_]:
-        return places[:, 0] == SIZE - 2
+    def is_solved(self, offsets: Offsets) -> NDArray[np.bool_]:
+        return offsets[:, 0] == SIZE - 2
 
     def moves_to_exit(self, start: Board) -> int | None:
         """Return the fewest moves from a board to the exit; None if there is no way out."""
-        for depth, (places, _) in enumerate(self.levels(self.places([start]))):
-            if self.is_solved(places).any():
+        for depth, (offsets, _) in enumerate(self.levels(self.offsets([start]))):
+            if self.is_solved(offsets).any():
                 return depth
         return None
 
     def all_distances(self, start: Board) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the codes of all boards that can be reached, sorted, and their distances to the exit."""
-        component = [places for places, _ in self.levels(self.places([start]))]
+        component = [offsets for offsets, _ in self.levels(self.offsets([start]))]
         everything = np.concatenate(component)
         layers = list(self.levels(everything[self.is_solved(everything)]))
         codes = np.concatenate([codes for _, codes in layers])

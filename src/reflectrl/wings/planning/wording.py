@@ -7,7 +7,7 @@ a policy that learned on short texts can answer the package's questions too.
 
 A word of letters is one token of a scratch model, so facts are single words. `BD` is block b2 on block b4, `Bt` is b2
 on the table, `Bh` is b2 in the hand. `hcd` is a car that lies across, in row c from column d on, `v` one that stands
-upright, `H` and `V` are trucks. Numbers are spelled out up to 999, because digits would be tokens of their own.
+upright, `H` and `V` are trucks. Numbers are number_word out up to 999, because digits would be tokens of their own.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def blocksworld_question(goal: str, context: str) -> str:
     return f"Blocks: {blocksworld_state(goal)}\n"
 
 
-def spelled(number: int) -> str:
+def number_word(number: int) -> str:
     """Spell a number as one word: `seventeen`, `twentyone`, `threehundredforty`. From 1,000 on, write its digits."""
     if number >= 1000:
         return str(number)
     if number >= 100:
-        rest = spelled(number % 100) if number % 100 else ""
+        rest = number_word(number % 100) if number % 100 else ""
         return f"{UNITS[number // 100]}hundred{rest}"
     if number >= 20:
         return TENS[number // 10 - 2] + (UNITS[number % 10] if number % 10 else "")
@@ -85,13 +85,13 @@ def spelled(number: int) -> str:
 
 def countdown_state(text: str) -> str:
     """Write the numbers of Countdown."""
-    return " ".join(spelled(int(number)) for number in text.split())
+    return " ".join(number_word(int(number)) for number in text.split())
 
 
 def countdown_question(goal: str, context: str) -> str:
     """Write the target of Countdown."""
     target = re.search(r"make (\d+)", goal)
-    return f"Numbers: {spelled(int(target[1])) if target else '?'}\n"
+    return f"Numbers: {number_word(int(target[1])) if target else '?'}\n"
 
 
 def rush_hour_state(text: str) -> str:

@@ -73,12 +73,7 @@ class PortalsEnv(TextEnv):
     def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
         require_known("portals", "split", split, SPLITS)
         require_known("portals", "stage", stage or "full", self.stages)
-        tasks = []
-        for ring in _rings(tuple(self.sizes.values()), self.split_seed)[split]:
-            rng = np.random.default_rng(named_seed("portals-starts", ring))
-            starts = "".join(ROOMS[i] for i in rng.permutation(len(ROOMS))[: self.parcels])
-            tasks.append(Task(f"portals-{ring}-{starts}", "portals", {"ring": ring, "starts": starts}, split))
-        return tasks
+        return _tasks(split, tuple(self.sizes.values()), self.split_seed, self.parcels)
 
     # ---- the world -------------------------------------------------------------------------------------------------
 
@@ -123,6 +118,17 @@ class PortalsEnv(TextEnv):
 
     def set_state(self, state: Any) -> None:
         self.ring, self.starts, self.solved = state
+
+
+@cache
+def _tasks(split: str, sizes: tuple[int, ...], split_seed: int, parcels: int) -> tuple[Task, ...]:
+    """Return the tasks of a split: its rings, each with the rooms in which the parcels begin."""
+    tasks = []
+    for ring in _rings(sizes, split_seed)[split]:
+        rng = np.random.default_rng(named_seed("portals-starts", ring))
+        starts = "".join(ROOMS[i] for i in rng.permutation(len(ROOMS))[:parcels])
+        tasks.append(Task(f"portals-{ring}-{starts}", "portals", {"ring": ring, "starts": starts}, split))
+    return tuple(tasks)
 
 
 @cache

@@ -35,7 +35,7 @@ from reflectrl.learn.losses import categorical_kl
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.steps import Steps, flatten, policy_pass
 from reflectrl.learn.value import ValueHead
-from reflectrl.methods.self_distillation.config import HindsightConfig
+from reflectrl.methods.hints.config import HindsightConfig
 from reflectrl.models.players import Policy
 
 SIDE_BY_SIDE = 8

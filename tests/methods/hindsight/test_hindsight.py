@@ -21,8 +21,8 @@ from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Observation, Sampling, UserError
 from reflectrl.learn.losses import restricted_log_softmax
 from reflectrl.learn.online import train_online, update
-from reflectrl.methods.self_distillation.config import HindsightConfig
-from reflectrl.methods.self_distillation.learn import (
+from reflectrl.methods.hints.config import HindsightConfig
+from reflectrl.methods.hints.learn import (
     HindsightRollouts,
     analyst_texts,
     continuation_texts,
