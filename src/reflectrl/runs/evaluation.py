@@ -95,7 +95,8 @@ def evaluate_arm(
     planned = list(evaluations(recipe, context.run, env, seed, name))
     origin = provenance(recipe, arm, policy, reflector)
     with pool_of(recipe) as envs:
-        if recipe.eval.temperature == "fitted" and models[0] is not None and any(log.left() for log in planned):
+        fits = recipe.eval.temperature == "fitted" and models[0] is not None and not arm.asked  # asking may cost money
+        if fits and any(log.left() for log in planned):
             greedy = build_players(recipe, context.run.path, name, arm, models, 0.0)
             fit_arm(recipe, context.run, name, seed, greedy, envs)
         for number, log in enumerate(planned):
