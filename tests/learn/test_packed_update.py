@@ -290,7 +290,9 @@ def test_slices_of_an_update_encode_a_history_once_each(pair: Pair, family: str)
 
 @pytest.mark.parametrize(("scoring", "adapters"), [*zip(get_args(Scoring), [True, False] * 3, strict=False)])
 def test_a_policy_learns_by_sft_and_by_rl_however_it_scores(pair: Pair, scoring: Scoring, adapters: bool) -> None:
-    lm = pair("llama", adapters)[0]
+    lm = replace(pair("llama", adapters)[0])  # a head that scores options stays in this copy
+    if scoring == "options":
+        lm.ensure_option_head()
     kept = lm.weights()
     try:
         policy = Policy(lm, scoring=scoring)
