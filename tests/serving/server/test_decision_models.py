@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import signal
 from collections.abc import Iterator
@@ -141,12 +142,16 @@ def test_a_benchmark_searches_with_the_agent(
     problem = countdown.problem(
         10_000, heuristic="nearest_number", numbers=4, largest_number=9, smallest_target=10, largest_target=99
     )
-    choose = config.factory(chooser, tmp_path / ".env")(problem, spend, Draws("a test"))
+    make_chooser = config.factory(chooser, tmp_path / ".env")
+    choose = make_chooser(problem, spend, Draws("a test"))
     frontier = sorted(set(problem.moves(problem.start)))
     first = choose(frontier)
     assert choose(frontier) == first and spend.requests == 2  # in another random order
     assert spend.served == [NAME, NAME] and spend.input_tokens > 0
     assert sum(spend.probabilities) == pytest.approx(1)
+    for held in inspect.getclosurevars(make_chooser).nonlocals.values():
+        if hasattr(held, "http"):  # the benchmark leaves its client's connections open
+            held.http.close()
 
 
 # ---- what an answer means --------------------------------------------------------------------------------------------
