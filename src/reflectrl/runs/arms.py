@@ -12,7 +12,7 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from reflectrl.core.plugins import method_modules, names, resolve, suggestion
+from reflectrl.core.plugins import names, resolve, suggestion, table_modules
 from reflectrl.core.types import UserError
 from reflectrl.runs import stages
 from reflectrl.runs.artifact import PLAYED, PRETRAINED, Artifact, Handle, Plan
@@ -226,8 +226,8 @@ def planned_evaluation(plan: Plan, name: str, arm: Arm) -> Artifact:
 
 @cache
 def installed_modules() -> tuple[ModuleType, ...]:
-    """Return the modules with further tables, from our methods and from installed packages."""
-    return (*method_modules(), *(resolve("arms", name) for name in names("arms")))
+    """Return the modules with further tables of arms, our own and other packages'."""
+    return (*table_modules(), *(resolve("arms", name) for name in names("arms")))
 
 
 def all_arms(recipe: Recipe | None = None) -> dict[str, Arm]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 import reflectrl
@@ -16,10 +15,11 @@ from reflectrl import runs as pipeline
 from reflectrl.core.episodes import read_episodes
 from reflectrl.core.types import UserError
 from reflectrl.methods import archer, linvit
-from reflectrl.methods.values.guided import ValueGuidedPolicy
+from reflectrl.methods.shared.guided import ValueGuidedPolicy
 from reflectrl.models.players import Policy
 from reflectrl.runs.graph import planned
 from reflectrl.tools.exporting.agents import export_agent
+from tests.methods.conftest import Resumed, same_weights
 
 Like = Callable[..., Any]
 ARMS = {**archer.ARMS, **linvit.ARMS}
@@ -39,15 +39,12 @@ def learned(tmp_path_factory: pytest.TempPathFactory, like: Like) -> Path:
     return folder
 
 
-def same(one: Path, other: Path) -> bool:
-    before, after = load_file(one), load_file(other)
-    return all(torch.equal(tensor, after[name]) for name, tensor in before.items())
-
-
 def test_archer_moves_the_model_and_linvit_brings_a_critic(learned: Path) -> None:
     start = learned / WEIGHTS.format("policy")
-    assert not same(start, learned / WEIGHTS.format("archer")) and same(start, learned / WEIGHTS.format("linvit"))
-    assert same(learned / WEIGHTS.format("plain"), learned / WEIGHTS.format("linvit-no-reflection"))
+    assert not same_weights(start, learned / WEIGHTS.format("archer")) and same_weights(
+        start, learned / WEIGHTS.format("linvit")
+    )
+    assert same_weights(learned / WEIGHTS.format("plain"), learned / WEIGHTS.format("linvit-no-reflection"))
     assert not (learned / HEADS.format("archer")).exists()
     assert {name.split(".")[0] for name in load_file(learned / HEADS.format("linvit"))} == {"q", "v"}
 
@@ -106,29 +103,11 @@ def test_a_checkpoint_that_lost_its_critic_is_refused(learned: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["archer", "linvit"])
-def test_a_killed_run_goes_on_to_the_same_bytes(
-    learned: Path, tmp_path: Path, like: Like, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    from reflectrl.runs import metrics
-
-    copy, write = Path(shutil.copytree(learned, tmp_path / "copy")), metrics.MetricsFile.write
-    shutil.rmtree(copy / "checkpoints/seed0" / name)
-    (copy / f"metrics/seed0-{name}.jsonl").unlink()
-
-    def until(file: Any, values: dict[str, Any]) -> None:
-        if (file.shared["arm"], values["step"]) == (name, 2):
-            raise KeyboardInterrupt
-        write(file, values)
-
-    monkeypatch.setattr(metrics.MetricsFile, "write", until)
-    with pytest.raises(KeyboardInterrupt):
-        pipeline.run(like(*SMALL), copy, "eval")
-    monkeypatch.setattr(metrics.MetricsFile, "write", write)
-    pipeline.run(like(*SMALL), copy, "eval")
-    assert (copy / "metrics.jsonl").read_bytes() == (learned / "metrics.jsonl").read_bytes()
+def test_a_killed_run_goes_on_to_the_same_bytes(learned: Path, like: Like, resumed: Resumed, name: str) -> None:
+    copy = resumed(learned, like(*SMALL), name, 2)
     for kind in (WEIGHTS, HEADS):
         if (learned / kind.format(name)).exists():
-            assert same(learned / kind.format(name), copy / kind.format(name))
+            assert same_weights(learned / kind.format(name), copy / kind.format(name))
 
 
 @pytest.mark.parametrize(
