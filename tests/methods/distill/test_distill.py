@@ -19,6 +19,7 @@ from reflectrl.methods.distilled import DistillConfig, Target, distillation_loss
 from reflectrl.models.players import Policy
 from reflectrl.runs.graph import planned
 from tests.methods.conftest import Resumed, same_weights
+from tests.runs.alone import of_methods, require_made_alone
 
 Like = Callable[..., Any]
 SMALL = (
@@ -75,6 +76,13 @@ def test_the_full_methods_pair_is_made_where_no_arm_asks_for_it(like: Like) -> N
     assert alone["distill distilled (seed 0)"].inputs == beside["distill distilled (seed 0)"].inputs
     assert alone["rl reflect-rl (seed 0)"] == beside["rl reflect-rl (seed 0)"]
     assert not [key for key in alone if key.startswith("eval reflect-rl")]
+
+
+def test_each_artifact_is_made_from_its_inputs_alone(learned: Path, like: Like, tmp_path: Path) -> None:
+    recipe = like(*SMALL)
+    artifacts = of_methods(recipe)
+    assert len(artifacts) == 2
+    require_made_alone(recipe, learned, artifacts, tmp_path)
 
 
 def test_two_adapters_on_one_backbone(like: Like, tmp_path: Path, learned: Path) -> None:

@@ -34,6 +34,7 @@ from reflectrl.methods.hindsight import (
 )
 from reflectrl.models.players import Policy
 from tests.learn.conftest import Rooms
+from tests.runs.alone import of_methods, require_made_alone
 
 Tiny = Callable[..., Any]
 
@@ -208,6 +209,7 @@ def test_the_arms_of_a_run_play_without_a_reflector(tmp_path: Path, like: Callab
         lines = [json.loads(line) for line in (folder / f"metrics/seed0-{arm}.jsonl").read_text().splitlines()]
         assert ("hindsight_share" in lines[0]) == (arm != "no-hindsight")
         assert reflectrl.load_agent(folder, arm).reflector is None
+    require_made_alone(recipe, folder, of_methods(recipe), tmp_path / "alone")
 
 
 def test_reverse_starts_are_refused(tmp_path: Path, like: Callable[..., Any]) -> None:

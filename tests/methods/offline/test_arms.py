@@ -21,6 +21,7 @@ from reflectrl.methods.shared.offline.reference_cache import CARD
 from reflectrl.runs.artifact import Graph
 from reflectrl.runs.graph import planned
 from tests.methods.conftest import Resumed, same_weights
+from tests.runs.alone import of_methods, require_made_alone
 
 Like = Callable[..., Any]
 ARMS = {**offline.ARMS, **expert_iteration.ARMS}
@@ -63,6 +64,13 @@ def test_parts_lie_where_they_belong(learned: Path) -> None:
     assert [x["step"] for x in lines if x["kind"] == "offline_critic"] == [*range(2, 41, 2)]
     rows = json.loads((learned / "results.json").read_text())["rows"]
     assert [row["arm"] for row in rows if row["stage"] == "full"] == ARMS_OF.removeprefix("arms=").split(",")
+
+
+def test_each_artifact_is_made_from_its_inputs_alone(learned: Path, like: Like, tmp_path: Path) -> None:
+    recipe = like(*SMALL, ARMS_OF)
+    artifacts = of_methods(recipe)
+    assert len(artifacts) == 7
+    require_made_alone(recipe, learned, artifacts, tmp_path)
 
 
 def test_a_second_call_makes_nothing_and_a_lost_part_is_made_again_the_same(

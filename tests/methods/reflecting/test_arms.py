@@ -23,6 +23,7 @@ from reflectrl.runs.graph import planned
 from reflectrl.tools.exporting.agents import export_agent
 from tests.methods.conftest import Resumed, same_weights
 from tests.methods.reflecting.conftest import OnlyExpert, Signs
+from tests.runs.alone import of_methods, require_made_alone
 
 Like = Callable[..., Any]
 ARMS = {**RL_ARMS, **reflector_rejection.ARMS}
@@ -48,6 +49,13 @@ def test_arms_start_from_the_trained_pair_and_a_pair_is_made_once(like: Like) ->
         assert all(made[f"reflecting {name} (seed {seed})"].inputs == pair for name in ARMS)
         assert len(made[f"reflecting both-rl (seed {seed})"].outputs) == 2
     assert not any("both-rl-reflector" in key for key in made)
+
+
+def test_each_artifact_is_made_from_its_inputs_alone(learned: Path, like: Like, tmp_path: Path) -> None:
+    recipe = like(*SMALL)
+    artifacts = of_methods(recipe)
+    assert len(artifacts) == 3
+    require_made_alone(recipe, learned, artifacts, tmp_path)
 
 
 def test_the_trained_reflector_is_loaded_and_exported(learned: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from reflectrl.models.players import Policy
 from reflectrl.runs.graph import planned
 from reflectrl.tools.exporting.agents import export_agent
 from tests.methods.conftest import Resumed, same_weights
+from tests.runs.alone import of_methods, require_made_alone
 
 Like = Callable[..., Any]
 ARMS = {**archer.ARMS, **linvit.ARMS}
@@ -56,6 +57,13 @@ def test_arms_start_from_the_trained_pair(like: Like) -> None:
             assert graph[f"values {name} (seed {seed})"].inputs == (f"sft reflector (seed {seed})", f"sft policy (seed {seed})")  # fmt: skip  # noqa: E501
             plain = graph[f"values {name}-no-reflection (seed {seed})"]
             assert plain.inputs == (f"sft plain (seed {seed})",)
+
+
+def test_each_artifact_is_made_from_its_inputs_alone(learned: Path, like: Like, tmp_path: Path) -> None:
+    recipe = like(*SMALL)
+    artifacts = of_methods(recipe)
+    assert len(artifacts) == 3
+    require_made_alone(recipe, learned, artifacts, tmp_path)
 
 
 def test_they_read_reflections_where_they_are_to(learned: Path) -> None:
