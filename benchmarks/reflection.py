@@ -11,9 +11,9 @@ All tasks that are played in the end are new to the players. The arms differ in 
 - filler: words without content, as many as the analysis has, and then that sentence.
 - one: the analysis, by a single model that writes and then chooses.
 
-All arms of a cell train for the same processor seconds on the same episodes. A pair splits them (`REFLECTOR_SHARE`), and
-the learning rate falls with the seconds spent. Every finished cell is a line of `--out`, and the same command continues
-an interrupted series. It prints a table in the end.
+All arms of a cell train for the same processor seconds on the same episodes. A pair splits them (`REFLECTOR_SHARE`),
+and the learning rate falls with the seconds spent. Every finished cell is a line of `--out`, and the same command
+continues an interrupted series. It prints a table in the end.
 """
 
 from __future__ import annotations
