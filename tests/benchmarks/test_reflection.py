@@ -1,4 +1,4 @@
-"""The program that compares kinds of reflection: every arm trains and plays, and its texts are what the arm may write."""
+"""The program that compares kinds of reflection: every arm trains and plays, and writes only what it may write."""
 
 from __future__ import annotations
 
