@@ -204,7 +204,6 @@ def load_pair(
         arm: its demonstrations are shown to untrained models.
         teaching: the teaching episodes, from which those are taken.
     """
-
     policy_lm = reflector_lm = None
     if policy is not None:
         named = model_source(recipe, policy, "policy")
