@@ -32,6 +32,8 @@ class PlaySettings:
     """Longest sequence in tokens."""
     calibration: Positive = 1.0
     """Temperature of the reported probabilities."""
+    reflection: Literal["fresh", "carried"] = "fresh"
+    """What the reflector reads beside the observation: nothing, or its previous reflection."""
 
 
 @dataclass(frozen=True)

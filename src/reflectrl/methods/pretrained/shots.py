@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from reflectrl.core.config import Recipe
-from reflectrl.core.episodes import read_episodes
+from reflectrl.core.episodes import read_episodes, with_carried
 from reflectrl.core.prompts import policy_prompt, reflector_prompt, words_prompt
 from reflectrl.core.prompts.chat import Role
 from reflectrl.core.types import Step, UserError, named_seed
@@ -28,7 +28,10 @@ def steps(recipe: Recipe, episodes: Path, role: Role, lm: LanguageModel, seed: i
     Raises:
         UserError: no demonstration has a step for this role.
     """
-    taught = [step for episode in read_episodes(episodes) for step in episode.steps if step.label == "positive"]
+    demonstrated = read_episodes(episodes)
+    if recipe.play.reflection == "carried":
+        demonstrated = with_carried(demonstrated)
+    taught = [step for episode in demonstrated for step in episode.steps if step.label == "positive"]
     usable = [step for step in taught if step.target is not None and (step.reflection or not reflecting)]
     if not usable:
         raise UserError(f"{episodes}: no step there that the {role} could be shown")

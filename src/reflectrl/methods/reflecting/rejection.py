@@ -22,7 +22,7 @@ from torch import Tensor
 
 from reflectrl.core.config import RLConfig
 from reflectrl.core.envs.base import TextEnv
-from reflectrl.core.players.base import LiveEpisode, Player
+from reflectrl.core.players.base import LiveEpisode, Player, carries
 from reflectrl.core.teach.outcomes import Tried, best_of, outcomes
 from reflectrl.core.types import Episode, Turn, named_seed
 from reflectrl.learn.curriculum import replayed
@@ -149,15 +149,17 @@ class Together:
     policy: Policy
     turns_taken: int = 0
 
+    @property
+    def carries(self) -> bool:
+        """True if the reflector reads its previous reflection again."""
+        return carries(self.reflector)
+
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        """Return the policy's choices after a reflection on each state."""
+        """Return the policy's choices after a reflection on each state, which is added to the episode's turns."""
         for live, turn in zip(episodes, self.reflector.turns(episodes), strict=True):
             live.turns = [turn]
-        chosen = self.policy.turns(episodes)
-        for live in episodes:
-            live.turns = []
         self.turns_taken += len(episodes)
-        return chosen
+        return self.policy.turns(episodes)
 
 
 def keep_best(
