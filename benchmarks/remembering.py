@@ -109,7 +109,7 @@ def run_cell(settings: Settings, world: World, arm: Arm, seed: int) -> dict[str,
     recipe, folder = recipe_of(world, arm, seed, settings.games), settings.out / f"{world}-{arm}-{seed}"
     recipe["eval"] = {"splits": [settings.split], "sampling": ["greedy"], "episodes": settings.episodes}
     start = time.process_time()
-    reflectrl.train(recipe.pop("env"), folder, until="sft", **recipe, **{})
+    reflectrl.train(recipe.pop("env"), folder, until="sft", **recipe)
     trained = time.process_time()
     recipe = recipe_of(world, arm, seed, settings.games) | {"eval": recipe["eval"]}
     run = reflectrl.train(recipe.pop("env"), folder, until="eval", **recipe)

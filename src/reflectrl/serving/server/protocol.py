@@ -66,9 +66,8 @@ class Message(BaseModel):
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart] | None = None
-    reasoning_content: Any = Field(
-        None, description="Reflection of an earlier answer, which agents that carry their reflections read."
-    )
+    reasoning_content: Any = None
+    """Reflection of an earlier answer, for agents that carry their reflections. Anything but a text is ignored."""
 
     @property
     def text(self) -> str:
