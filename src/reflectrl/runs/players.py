@@ -243,7 +243,8 @@ def instructed(
             raise UserError(f"model {lm.base!r} has no chat template in which to show demonstrations ({arm.about})")
         return lm
     shown = shows(recipe, teaching, role, lm, seed) if shows is not None else ""
-    rules = system_prompt(make(recipe.env).instructions, role, shown, recipe.play.scoring == "enumeration")
+    labelled, carries = recipe.play.scoring == "enumeration", recipe.play.reflection == "carried"
+    rules = system_prompt(make(recipe.env).instructions, role, shown, labelled, carries)
     return replace(lm, chat=chat_of(lm.tokenizer, rules, lm.base))
 
 
