@@ -33,7 +33,7 @@ class PlaySettings:
     calibration: Positive = 1.0
     """Temperature of the reported probabilities."""
     reflection: Literal["fresh", "carried"] = "fresh"
-    """What the reflector reads beside the observation: nothing, or its previous reflection."""
+    """Memory of the reflector: "carried" if it reads its previous reflection."""
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from reflectrl.wings.alfworld.env import AlfworldEnv
 from reflectrl.wings.alfworld.game import SHORT_NAMES, TYPES, Game, to_json
 from reflectrl.wings.alfworld.house import House
 from reflectrl.wings.alfworld.importing import generate_games
+from reflectrl.wings.alfworld.notes import ranges
 from reflectrl.wings.alfworld.reading import compile_game
 from reflectrl.wings.alfworld.variants import redrawn
-from reflectrl.wings.alfworld.notes import ranges
 from tests.wings.alfworld.houses import kitchen
 
 

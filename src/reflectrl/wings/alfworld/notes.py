@@ -21,34 +21,34 @@ def notes(beliefs: Beliefs, goal: Goal) -> str:
     Args:
         goal: names the kinds of things that matter. The text of the task names them too.
     """
-    done = "".join(f" ({verb})" for verb, thing in sorted(beliefs.done) if thing == beliefs.held)
-    parts = [f"Holding {beliefs.held or 'nothing'}{done}, at {beliefs.at or 'nowhere'}."]
+    parts = [f"Holding {_treated(beliefs, beliefs.held) or 'nothing'}, at {beliefs.at or 'nowhere'}."]
     for kind in filter(None, (goal.kind, goal.lamp)):
-        seen = [_located(beliefs, *pair) for pair in beliefs.where(kind)[:MOST_THINGS]]
+        seen = [f"{_treated(beliefs, name)} at {where}" for name, where in beliefs.where(kind)[:MOST_THINGS]]
         if seen:
             parts.append(f"Seen {', '.join(seen)}.")
-    searched = sorted(beliefs.seen, key=lambda place: (kind_of(place), number_of(place)))
+    searched = sorted(beliefs.seen, key=lambda name: (kind_of(name), number_of(name)))
     if searched:
         parts.append(f"Searched {', '.join(ranges(searched))}.")
     return " ".join(parts)
 
 
-def ranges(places: Sequence[str]) -> list[str]:
-    """Format sorted places as "cabinet 1-3 5", a text per kind."""
-    kinds: dict[str, list[list[int]]] = {}
-    for place in places:
-        number, runs = number_of(place), kinds.setdefault(kind_of(place), [])
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
+def ranges(names: Sequence[str]) -> list[str]:
+    """Format sorted names as "cabinet 1-3 5", a text per kind."""
+    runs: dict[str, list[list[int]]] = {}
+    for name in names:
+        number, own = number_of(name), runs.setdefault(kind_of(name), [])
+        if own and own[-1][1] == number - 1:
+            own[-1][1] = number
         else:
-            runs.append([number, number])
-    return [
-        f"{kind} {' '.join(str(first) if first == last else f'{first}-{last}' for first, last in runs)}"
-        for kind, runs in kinds.items()
-    ]
+            own.append([number, number])
+    return [f"{kind} {' '.join(map(_range, own))}" for kind, own in runs.items()]
 
 
-def _located(beliefs: Beliefs, thing: str, place: str) -> str:
-    """Format a thing with its place, and with what was done to it."""
-    done = "".join(f" ({verb})" for verb, treated in sorted(beliefs.done) if treated == thing)
-    return f"{thing}{done} at {place}"
+def _range(ends: Sequence[int]) -> str:
+    first, last = ends
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _treated(beliefs: Beliefs, name: str) -> str:
+    """Return the name of a thing with what was done to it: "mug 1 (clean)"."""
+    return name + "".join(f" ({verb})" for verb, treated in sorted(beliefs.done) if treated == name)
