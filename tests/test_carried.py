@@ -36,6 +36,7 @@ from reflectrl.serving.server.batching import Batcher
 from reflectrl.serving.server.observations import observation_of
 from reflectrl.serving.server.protocol import read_request
 from reflectrl.tools.exporting.agents import export_agent
+from reflectrl.tools.playing.session import Session
 
 SETTINGS: dict[str, Any] = {
     "model": {"family": "llama", "layers": 2, "width": 64, "heads": 4, "vocab": 300},
@@ -127,6 +128,14 @@ def test_an_episode_that_begins_near_a_win_goes_on_from_its_text(distance: int) 
 def test_a_win_of_an_earlier_version_carries_nothing() -> None:
     [won] = rollout(jobs(1), make_lights, ExpertPlayer(), AnalystPlayer())
     assert Win.of(won).start(2) == Start(won.seed, Win.of(won).actions[:-2])
+
+
+def test_a_person_at_the_terminal_carries_on_what_they_typed_and_undo_goes_back() -> None:
+    lines = iter(["1", "1", "/undo", "/reflect mine", "1", "1", "/drop"])
+    session = Session(make_lights(), jobs(1)[0].task, 0, {}, Counter(), ask=lambda _: next(lines), say=lambda _: None)
+    assert session.play() is None
+    carried = [(step.observation.carried, step.reflection) for step in session.recording.steps]
+    assert carried == [("", "+"), ("+", "mine"), ("mine", "mine+")]
 
 
 def test_rows_hold_the_teachers_text_of_the_step_before() -> None:
