@@ -193,6 +193,10 @@ class RLConfig:
     token."""
     entropy_floor: NonNegative = 0.0
     """Entropy (nats) up to which a step gets the entropy bonus; 0 gives it to all steps."""
+    brier_coef: NonNegative = 0.0
+    """Weight of the Brier score of each choice: the squared difference between its probability and 1 or 0, for an
+    episode that was won or not. It keeps probabilities honest, since reward alone makes them extreme, and costs some
+    success ([calibration.md](calibration.md)). (Agents only.)"""
     kl_coef: NonNegative = 0.05
     """Weight of the KL divergence from the policy before RL, over the legal actions. In text tasks, it is a penalty on
     each token's log-ratio to that policy, subtracted from rewards that are divided by their running standard deviation.
