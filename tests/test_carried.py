@@ -25,9 +25,9 @@ from reflectrl.examples.lights import LightsEnv
 from reflectrl.learn.curriculum import Win
 from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
-from reflectrl.methods.reflecting.config import ReflectingConfig
-from reflectrl.methods.reflecting.rejection import Together
-from reflectrl.methods.reflecting.rollouts import ReflectionRollouts
+from reflectrl.methods.reflector_rejection import Together
+from reflectrl.methods.shared.reflecting import ReflectingConfig
+from reflectrl.methods.shared.reflection_rollouts import ReflectionRollouts
 from reflectrl.models.players import Policy, Reflector
 from reflectrl.runs.card import read_card
 from reflectrl.runs.light import light_players

@@ -28,10 +28,12 @@ ORDER = {
     ),
     "serving": ("endpoints", "remote", "server"),
     "methods": (
-        "values", "offline", "reflecting", "distill", "hints", "pretrained", "archer", "distilled", "hindsight",
-        "linvit", "offline_learning", "prompted", "reflector_rejection", "reflector_rl",
+        "shared", "archer", "distilled", "hindsight", "linvit", "offline", "expert_iteration", "prompted",
+        "reflector_rejection", "reflector_rl",
     ),
-    "tools": ("downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "browser"),
+    "tools": (
+        "pretrained", "downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "browser",
+    ),
 }  # fmt: skip
 """Parts of a room; each imports only from itself and from those before it."""
 REMOVABLE = ("serving", "methods", "tools", "examples", "wings")

@@ -14,8 +14,8 @@ from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling, UserError
 from reflectrl.learn.steps import flatten
 from reflectrl.learn.trainer import weights_of
-from reflectrl.methods.values.buffer import END, TransitionBuffer
-from reflectrl.methods.values.features import choice_table, read_states
+from reflectrl.methods.shared.buffer import END, TransitionBuffer
+from reflectrl.methods.shared.features import choice_table, read_states
 from reflectrl.models.players import Policy
 from reflectrl.models.sharing import apart
 

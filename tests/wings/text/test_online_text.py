@@ -24,7 +24,7 @@ from reflectrl.learn.online import update
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
-from reflectrl.methods.offline.config import OfflineConfig
+from reflectrl.methods.shared.offline.config import OfflineConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.scratch import save_scratch
