@@ -181,17 +181,29 @@ def replayed(episode: Episode) -> int:
 
 @dataclass(frozen=True)
 class Win:
-    """Winning episode, reduced to what is needed to repeat it."""
+    """Winning episode, reduced to what is needed to repeat it.
+
+    Attributes:
+        carried: for each action, the reflection that was carried to its observation. Empty if none was.
+    """
 
     task: Task
     seed: int
     actions: tuple[str, ...]
+    carried: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, episode: Episode) -> Win:
         """Make a win of an episode, which may have been played from the beginning or from a later start."""
         actions = tuple(step.observation.actions[step.action] for step in episode.steps)
-        return cls(episode.task, episode.provenance.get("started_from", episode.seed), actions)
+        carried = tuple(step.observation.carried for step in episode.steps)
+        seed = episode.provenance.get("started_from", episode.seed)
+        return cls(episode.task, seed, actions, carried if any(carried) else ())
+
+    def start(self, distance: int) -> Start:
+        """Return the point that lies `distance` actions before the end."""
+        count = len(self.actions) - distance
+        return Start(self.seed, self.actions[:count], self.carried[: count + 1])
 
     def wins_again(self, env: TextEnv) -> bool:
         """Return whether the same actions win again, as they do in every environment that keeps its promises."""
@@ -253,7 +265,7 @@ class ReverseCurriculum:
             return []
         drawn = rng.choice(len(open_wins), size=count, replace=count > len(open_wins))
         wins = [open_wins[int(i)] for i in drawn]
-        return [(win.task, Start(win.seed, win.actions[: -self.distance])) for win in wins]
+        return [(win.task, win.start(self.distance)) for win in wins]
 
     def advance(self, success_rate: float) -> None:
         """Move the start after an update, given the success rate of the episodes that began there."""
@@ -274,7 +286,8 @@ class ReverseCurriculum:
         """Continue from a value of `state`."""
         self.distance, self._wins = state["distance"], {}
         for saved in state["wins"]:
-            win = Win(Task(**saved["task"]), saved["seed"], tuple(saved["actions"]))
+            carried = tuple(saved.get("carried", ()))  # earlier versions saved none
+            win = Win(Task(**saved["task"]), saved["seed"], tuple(saved["actions"]), carried)
             self._wins[win.task.stage, win.task.id] = win
 
     def _say_once(self, about: str, message: str) -> None:
