@@ -18,8 +18,14 @@ from reflectrl.runs.results import commit, hardware
 from reflectrl.wings.text.generation.generate import read_completions
 from reflectrl.wings.text.generation.table import TextRow, percentiles, pooled, row_of
 from reflectrl.wings.text.pipeline.graph import DATA, places, task_name
+from reflectrl.wings.text.pipeline.left_out import reason_left_out
 from reflectrl.wings.text.pipeline.task import TextTask
-from reflectrl.wings.text.pipeline.training import reference_cache, written_by_reference, written_to
+from reflectrl.wings.text.pipeline.training import (
+    reference_cache,
+    without_completions,
+    written_by_reference,
+    written_to,
+)
 from reflectrl.wings.text.samples import Sample
 
 
@@ -29,10 +35,22 @@ def rows(run: Path, text: TextTask) -> Iterator[TextRow]:
     """
     for arm in text.recipe.arms:
         for seed in text.recipe.seeds[:1] if arm == DATA else text.recipe.seeds:
+            if without_completions(run, arm, seed).exists():
+                continue
             for place in places(text.recipe, seed, arm, text.samples):
                 references = {} if arm == DATA else text.references(place["split"])
                 written = text.test_reward.label(_written(run, text, place))
                 yield row_of(place, written, references, text.recipe.eval.confidence)
+
+
+def left_out(run: Path, text: TextTask) -> list[dict[str, Any]]:
+    """Return the arms without a row of their own, as they had nothing to learn from, with seed and reason."""
+    found = []
+    for arm in text.recipe.arms:
+        for seed in text.recipe.seeds:
+            if why := reason_left_out(run / "checkpoints" / f"seed{seed}" / arm):
+                found.append({"arm": arm, "seed": seed, "why": why})
+    return found
 
 
 def _written(run: Path, text: TextTask, place: Mapping[str, Any]) -> list[Sample]:
@@ -77,6 +95,7 @@ def write_results(build: Build, text: TextTask, references: Sequence[Path], valu
         "rewards": sorted(sections["test_rewards"] or sections["rewards"]),
         "rows": [asdict(row) for row in found],
         "summary": [asdict(line) for line in pooled(found, text.recipe.eval.confidence)],
+        "left_out": left_out(build.context.run.path, text),
         "percentiles": spread(build, text, references, values),
     }
     write_text(build.out, json.dumps(results, indent=1) + "\n")
@@ -102,6 +121,9 @@ def show(screen: Console, *folders: Path) -> None:
         mine = [row for row in lines if (row["task"], row["split"]) == (task, split)]
         mine = [row for row in mine if row["sampling"] in ("", sampling)]
         screen.print(_table(f"{task}, {split} prompts, {sampling}: reward and {level:.0%} interval", mine))
+    for results in found:
+        for one in results.get("left_out", ()):
+            screen.print(f"left out: {one['arm']} (seed {one['seed']}): {one['why']}", soft_wrap=True)
 
 
 def read_results(folder: Path) -> dict[str, Any]:
