@@ -326,11 +326,13 @@ ABOUT: dict[Algorithm, str] = {
     "wbc": "imitation weighted by reward-to-go",
     "r_gold": "the same, and by its own probability (GOLD)",
     "r_lol": "reward-to-go times importance ratio",
+    "r_lol_kl": "reward-to-go with a KL penalty",
     "a_lol": "A-LoL: advantage times importance ratio",
     "a_lol_ref_free": "A-LoL without importance ratio",
     "a_lol_seq": "A-LoL with a ratio per token",
     "a_lol_kl": "A-LoL with a KL penalty",
     "dpo": "preferences between logged actions of one state (DPO)",
+    "dpo_ref_free": "the same without the reference",
     "pro": "rankings of logged actions of one state (PRO)",
 }
 ARMS = {

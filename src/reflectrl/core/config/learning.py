@@ -186,6 +186,8 @@ class RLConfig:
     policy."""
     critic_lr: Positive = 3e-3
     """Learning rate of the critic."""
+    critic_every: Count = 1
+    """Number of updates per update of the critic. Above 1, the critic keeps its weights in the updates between."""
     critic_coef: NonNegative = 0.5
     """Weight of the value loss."""
     entropy_coef: NonNegative = 0.01
@@ -193,12 +195,17 @@ class RLConfig:
     token."""
     entropy_floor: NonNegative = 0.0
     """Entropy (nats) up to which a step gets the entropy bonus; 0 gives it to all steps."""
+    entropy_in: Literal["loss", "returns"] = "loss"
+    """Place of the entropy bonus: a term of the "loss", or part of the learner's rewards, so that the "returns" of a step
+    include the bonuses of all later steps. (Agents only.)"""
     kl_coef: NonNegative = 0.05
     """Weight of the KL divergence from the policy before RL, over the legal actions. In text tasks, it is a penalty on
     each token's log-ratio to that policy, subtracted from rewards that are divided by their running standard deviation.
     With 0, the policy before RL is not kept in memory."""
     lr: Positive = 2e-4
     """Learning rate of AdamW."""
+    optimizer: Literal["adamw", "adam"] = "adamw"
+    """Optimiser: "adamw", or "adam", whose weight decay is a penalty in the gradient (L2)."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning-rate schedule over the updates: "constant", "linear" to 0, or along a "cosine" to a tenth."""
     warmup: Share = 0.0
@@ -208,7 +215,7 @@ class RLConfig:
     multiplied by 1.5 after an update that moved the policy by less than half the target, and divided by 1.5 after one
     with more than twice the target. 0 turns this off."""
     weight_decay: NonNegative = 0.0
-    """Decoupled weight decay (AdamW)."""
+    """Weight decay: decoupled for AdamW, an L2 penalty for Adam."""
     max_grad_norm: Positive = 0.3
     """Largest norm of the gradient; a larger gradient is scaled down to it."""
     minibatch: Count = 64
@@ -218,6 +225,8 @@ class RLConfig:
     """Size of the replay buffer, which keeps successful episodes; 0 turns replay off."""
     replay_episodes: Natural = 8
     """Episodes drawn from the replay buffer per iteration."""
+    replay_repeats: bool = False
+    """Draw replayed episodes with replacement, so a buffer with fewer episodes gives each of them several times."""
     self_imitation: bool = False
     """Self-imitation learning: draw replayed episodes more often if they turned out better than expected, and learn
     only from their good steps, as if the current policy had chosen them."""

@@ -6,7 +6,8 @@ reference's log-probabilities and values were computed before (`reference_cache.
 Sources: Baheti et al. 2024; for "archer", Zhou et al. 2024 (`utterance_critic.py`), whose offline form weights
 completions by exp(beta · advantage) without importance ratios, as here. Departures from the released code of Baheti et
 al.: each of their algorithms works with every kind of sampling, the loss does not depend on accumulation, and dropout
-is off, so ratios are 1 before the first step.
+is off, so ratios are 1 before the first step. The reference stays as it is; the released code can replace it by a
+better checkpoint during training (`--baseline_update_threshold`, in none of its published commands).
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def train_offline(
         train, held_out = [items[i] for i in rows], [items[i] for i in held]
     weights_N = sampling_weights(train, cache, config)
     sampling = config.sampling if config.algorithm in DRAWN else "none"
-    steps = scaled_steps(config.steps, sampling, weights_N)
+    imitable = sum(data.imitable[item.rows[0]] for item in train) if data.imitable else 0
+    steps = scaled_steps(config.steps, sampling, weights_N, imitable)
     shared = {"steps": steps, "positive_share": float((weights_N > 0).float().mean())}
     scale = config.preference_lr_scale if config.algorithm in PREFERENCES else 1.0
     optimizers = make_optimizers(

@@ -35,9 +35,10 @@ from reflectrl.wings.text.learn.online_text import train_online_text
 from reflectrl.wings.text.learn.text_dataset import TextCompletions, prompt_ids, text_dataset
 from reflectrl.wings.text.pipeline.graph import REFERENCE, SPLITS, VALUE, last, places
 from reflectrl.wings.text.pipeline.left_out import nothing_to_learn, reason_left_out, write_left_out
-from reflectrl.wings.text.pipeline.task import TextTask, imitable, read_split
+from reflectrl.wings.text.pipeline.task import TextTask, read_split
 from reflectrl.wings.text.samples import Sample, write_samples
 from reflectrl.wings.text.samples.orders import orders
+from reflectrl.wings.text.samples.sample import imitable
 
 LOG = logging.getLogger(__name__)
 
