@@ -18,6 +18,7 @@ from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling
 from reflectrl.learn.checkpoint import load_meta
 from reflectrl.learn.curriculum import Curriculum, SuccessRates, draw_tasks
+from reflectrl.learn.exploration import RewardShaping
 from reflectrl.learn.losses import POLICY_LOSSES, reinforce_loss
 from reflectrl.learn.minibatches import make_batch
 from reflectrl.learn.online import train_online, update
@@ -74,6 +75,26 @@ class TestLearning:
         played = list(rollout(jobs, make_rooms, Policy(lm, Sampling(0.0))))
         assert (success_rate(played), mean_return(played)) == max(scores)
         assert len(set(scores)) > 1
+
+    def test_adam_penalises_weights_in_the_gradient(self, tiny: Tiny, make_rooms: Any) -> None:
+        ends = {}
+        for optimizer in ("adamw", "adam"):
+            ends[optimizer] = tiny()
+            train(ends[optimizer], make_rooms, replace(QUICK, optimizer=optimizer, weight_decay=0.1, updates=2))
+        assert not same_weights(ends["adamw"], ends["adam"])
+
+    def test_a_critic_may_learn_in_some_updates_only(self, tiny: Tiny, make_rooms: Any) -> None:
+        config = replace(QUICK, baseline="critic", critic_every=2, replay_episodes=0)
+        log = train(tiny(), make_rooms, config)
+        assert ["value_loss" in line for line in log if line["step"]] == [False, True]  # after 2 and after 4 updates
+
+    def test_entropy_may_be_part_of_the_returns_that_are_learned(self, tiny: Tiny, make_rooms: Any) -> None:
+        episodes = list(rollout([Job(make_rooms().tasks("train")[0], 0)], make_rooms, Policy(tiny(), Sampling(1.0))))
+        config = replace(QUICK, entropy_coef=0.5, entropy_in="returns")
+        plain, with_bonus = RewardShaping(QUICK, make_rooms()), RewardShaping(config, make_rooms())
+        gained = with_bonus(episodes[0]) - plain(episodes[0])
+        expected = [0.5 * step.choice.entropy for step in episodes[0].steps]
+        assert gained.tolist() == pytest.approx(expected, abs=1e-4) and gained.min() > 0
 
     def test_the_entropy_bonus_is_in_no_return(self, tiny: Tiny, make_rooms: Any) -> None:
         log = train(tiny(), make_rooms, replace(QUICK, entropy_coef=100.0))

@@ -48,9 +48,7 @@ class ReplayBuffer:
         kept = self.episodes
         return [kept[place] for place in self.draw(count, rng)]
 
-    def draw(
-        self, count: int, rng: np.random.Generator, by_priority: bool = False, repeats: bool = False
-    ) -> list[int]:
+    def draw(self, count: int, rng: np.random.Generator, by_priority: bool = False, repeats: bool = False) -> list[int]:
         """Draw the indices of `count` episodes, uniformly or in proportion to their priorities.
 
         Without `repeats` they are different ones, and fewer than `count` if the buffer has not as many.

@@ -196,8 +196,8 @@ class RLConfig:
     entropy_floor: NonNegative = 0.0
     """Entropy (nats) up to which a step gets the entropy bonus; 0 gives it to all steps."""
     entropy_in: Literal["loss", "returns"] = "loss"
-    """Place of the entropy bonus: a term of the "loss", or part of the learner's rewards, so that the "returns" of a step
-    include the bonuses of all later steps. (Agents only.)"""
+    """Place of the entropy bonus: a term of the "loss", or part of the learner's rewards, so that the "returns" of a
+    step include the bonuses of all later steps. (Agents only.)"""
     kl_coef: NonNegative = 0.05
     """Weight of the KL divergence from the policy before RL, over the legal actions. In text tasks, it is a penalty on
     each token's log-ratio to that policy, subtracted from rewards that are divided by their running standard deviation.

@@ -50,8 +50,8 @@ class OfflineConfig:
     """Let PRO rank by the logits of rewards in (0, 1). These are a reward model's raw outputs, which are further apart
     than their sigmoids."""
     steps: Count = 400
-    """Optimiser steps over all data. If only some of the data is drawn (good_..., all_priority), the steps are scaled by
-    the number of rows drawn from, divided by the number of answers worth imitating."""
+    """Optimiser steps over all data. If only some of the data is drawn (good_..., all_priority), the steps are scaled
+    by the number of rows drawn from, divided by the number of answers worth imitating."""
     batch_size: Count = 32
     """Completions, pairs or rankings per optimiser step."""
     accumulate: Count = 1
