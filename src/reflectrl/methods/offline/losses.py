@@ -31,7 +31,7 @@ def token_ratios(logp_NT: Tensor, ref_logp_NT: Tensor) -> Tensor:
 
 
 def clipped(ratios: Tensor, clip: float) -> Tensor:
-    """Clamp ratios to [1 - clip, 1 + clip]; 0 does not clamp. There is no minimum with the unclipped ratio, as in PPO."""
+    """Clamp ratios to [1 - clip, 1 + clip]; 0 does not. Unlike PPO, there is no minimum with the unclipped ratio."""
     if clip == 0:
         return ratios
     return ratios.clamp(1 - clip, 1 + clip)

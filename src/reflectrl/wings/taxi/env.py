@@ -3,8 +3,8 @@
 Rules (Reflect-RL, section on benchmarks, and its released code): gymnasium's Taxi drawn as an ASCII map. Rewards are
 Taxi's divided by 20. An action that leaves the state unchanged costs 10/20 and ends the episode. The first pick-up
 pays 20/20 in place of the cost of the step. There are two departures. Success is decided by the event (picked up,
-delivered), never by the return. The horizon is 20: optimal solutions take up to 18 actions, and a horizon of 15 would leave a fifth
-of the starts without any solution.
+delivered), never by the return. The horizon is 20: optimal solutions take up to 18 actions, and a horizon of 15 would
+leave a fifth of the starts without any solution.
 """
 
 from __future__ import annotations

@@ -157,6 +157,20 @@ def test_an_arm_that_can_learn_nothing_is_left_out_and_the_others_run(tmp_path, 
     assert "Left out: a_lol" in (tmp_path / "run" / "report.html").read_text()
     assert finish("orders", tmp_path / "run", arms=arms, **settings) == results
 
+    # The run's most extreme samples are written out, and any saved model can be evaluated on its prompts.
+    extreme = {path.name: path.read_text().splitlines() for path in (tmp_path / "run" / "extremes").iterdir()}
+    assert set(extreme) == {f"{end}-{of}-seed0.jsonl" for end in ("top", "bottom") for of in
+                            ("reward", "value", "advantage")}  # fmt: skip
+    best = [json.loads(line)["advantage"] for line in extreme["top-advantage-seed0.jsonl"]]
+    assert len(best) == 12 and best == sorted(best, reverse=True)
+    capsys.readouterr()
+    model = tmp_path / "run" / "checkpoints" / "seed0" / "nll"
+    assert main(["score", str(tmp_path / "run"), "--model", str(model), "--prompts", "3"]) == 0
+    row = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert row["completions"] == 3 and row["arm"].startswith("nll-") and "order_relevance" in row["metrics"]
+    assert main(["score", str(tmp_path / "data"), "--model", str(model)]) == 2
+    assert main(["score", str(tmp_path / "run"), "--model", str(model), "--split", "nowhere"]) == 2
+
 
 def test_ppo_is_an_arm_like_the_others_and_goes_on_after_a_kill(tmp_path, monkeypatch, capsys):
     """It needs no reference cache; its curves, its best and its last checkpoint are where the others' are."""

@@ -250,12 +250,19 @@ def compare_text(folders: Sequence[Path]) -> None:
     show(console(160), *folders)
 
 
+def write_text_table(folders: Sequence[Path], out: Path) -> None:
+    """Write the table of several runs in the columns of the released code, for `reflectrl compare`."""
+    from reflectrl.wings.text.pipeline.published_table import write_table
+
+    write_table(folders, out)
+
+
 def has_text_task(recipe: Recipe) -> bool:
     """Tell whether a recipe has a text task."""
     return text_settings(recipe).task != "none"
 
 
-RUN_KIND = RunKind("text", has_text_task, plan_text, begin_text, show_text, compare_text)
+RUN_KIND = RunKind("text", has_text_task, plan_text, begin_text, show_text, compare_text, write_text_table)
 
 
 # ---- sets of completions -------------------------------------------------------------------------------------------

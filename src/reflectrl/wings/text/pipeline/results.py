@@ -13,6 +13,7 @@ from rich.table import Table
 
 from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import write_text
+from reflectrl.methods.offline.reference_cache import ReferenceCache
 from reflectrl.runs.artifact import Build
 from reflectrl.runs.results import commit, hardware
 from reflectrl.wings.text.generation.generate import read_completions
@@ -73,6 +74,7 @@ def spread(build: Build, text: TextTask, references: Sequence[Path], values: Seq
         lm = text.load(reference, seed)
         written = written_by_reference(build, seed)
         _, known = reference_cache(text, lm, seed, folder, written, text.offline[0], lambda _: None)
+        write_extremes(build.context.run.path / "extremes", seed, text.training(text.offline[0]), known)
         numbers = {
             "reward": known.values_N + known.advantages_N,
             "value": known.values_N,
@@ -80,6 +82,28 @@ def spread(build: Build, text: TextTask, references: Sequence[Path], values: Seq
         }
         found.append({"seed": seed, **{name: percentiles(values.tolist()) for name, values in numbers.items()}})
     return found
+
+
+EXTREMES = 20
+"""Number of training samples at each end of reward, value and advantage that are written out."""
+
+
+def write_extremes(folder: Path, seed: int, samples: Sequence[Sample], known: ReferenceCache) -> None:
+    """Write the training samples with the highest and the lowest reward, value and advantage, with all three numbers.
+
+    Files are named by end, number and seed, such as "top-advantage-seed0.jsonl". The most extreme sample comes first.
+    """
+    values, gains = known.values_N.tolist(), known.advantages_N.tolist()
+    numbers = [
+        {"reward": value + gain, "value": value, "advantage": gain} for value, gain in zip(values, gains, strict=True)
+    ]
+    for name in ("reward", "value", "advantage"):
+        order = sorted(range(len(samples)), key=lambda i, name=name: numbers[i][name])  # type: ignore[misc]
+        for end, rows in (("bottom", order[:EXTREMES]), ("top", order[::-1][:EXTREMES])):
+            lines = ({"prompt": samples[i].prompt, "completion": samples[i].completion, **numbers[i]} for i in rows)
+            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            folder.mkdir(exist_ok=True)
+            write_text(folder / f"{end}-{name}-seed{seed}.jsonl", text)
 
 
 def write_results(build: Build, text: TextTask, references: Sequence[Path], values: Sequence[Path]) -> None:
