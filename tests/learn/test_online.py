@@ -15,9 +15,9 @@ from reflectrl.core.config.values import from_dict
 from reflectrl.core.episodes import from_line
 from reflectrl.core.players import AnalystPlayer, ExpertPlayer
 from reflectrl.core.rollout import Job, rollout
-from reflectrl.core.types import Episode, Sampling
+from reflectrl.core.types import Episode, Sampling, UserError
 from reflectrl.learn.checkpoint import load_meta
-from reflectrl.learn.curriculum import Curriculum, SuccessRates, draw_tasks
+from reflectrl.learn.curriculum import Curriculum, SuccessRates, chosen_stages, draw_tasks
 from reflectrl.learn.exploration import RewardShaping
 from reflectrl.learn.losses import POLICY_LOSSES, reinforce_loss
 from reflectrl.learn.minibatches import make_batch
@@ -128,6 +128,16 @@ class TestCurriculum:
     def test_thirds_visits_every_stage(self, tiny: Tiny, make_rooms: Any) -> None:
         log = train(tiny(), make_rooms, replace(QUICK, curriculum="equal"))
         assert self.stages(log) == ["one", "one", "full", "full", "full"]
+
+    def test_stages_may_be_chosen_and_merged(self, tiny: Tiny, make_rooms: Any) -> None:
+        first, last = make_rooms().stages[0], make_rooms().stages[-1]
+        config = replace(QUICK, curriculum="equal", stages=(f"{first}+{last}",), rehearsal=0.0)
+        assert set(self.stages(train(tiny(), make_rooms, config))) == {f"{first}+{last}"}
+        env = make_rooms()
+        tasks = draw_tasks(env, Curriculum(config.stages, "equal", 4, 0.9), 40, 0.0, np.random.default_rng(0))
+        assert {task.stage for task in tasks} == {first, last}
+        with pytest.raises(UserError, match=r"rl.stages: unknown stage 'attic'"):
+            chosen_stages((f"{first}+attic",), env.stages)
 
     def test_none_stays_at_the_last(self, tiny: Tiny, make_rooms: Any) -> None:
         assert set(self.stages(train(tiny(), make_rooms, QUICK))) == {"full"}

@@ -23,7 +23,7 @@ from reflectrl.core.players import Player
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.rollout import Job, advance, rollout
 from reflectrl.core.types import Episode, Task, UserError, named_seed
-from reflectrl.learn.curriculum import Curriculum
+from reflectrl.learn.curriculum import Curriculum, chosen_stages
 from reflectrl.learn.exploration import RewardShaping
 from reflectrl.models.labels import require_labels
 from reflectrl.runs.arms import Arm, select_arms
@@ -139,7 +139,7 @@ def check_env(recipe: Recipe) -> str:
     if any(
         arm.rl is not None for arm in select_arms(recipe.arms, recipe).values()
     ):  # these refuse what RL would fail at later
-        Curriculum(env.stages, rl.curriculum, rl.updates, rl.gate)
+        Curriculum(chosen_stages(rl.stages, env.stages), rl.curriculum, rl.updates, rl.gate)
         RewardShaping(rl, env)
     if is_labelled(recipe) and (tasks := env.tasks("train")):
         require_labels(len(advance(env, tasks[0], None, 0).observation.actions))

@@ -47,8 +47,9 @@ class TeachConfig:
     them. 0 means all."""
     noise: Annotated[tuple[Share, ...], Listed(distinct=False)] = (0.0, 0.5)
     """Shares of random actions. The teacher plays every task once with each share."""
-    negatives: Natural = 2
-    """Number of wrong actions inserted per taught task. Each gives one negative example."""
+    negatives: Natural | Literal["all"] = 2
+    """Number of wrong actions inserted per taught task. Each gives one negative example. "all" perturbs every action of
+    the expert's path once."""
     unsafe_noise: bool = False
     """Let random actions end the episode (a crash). Otherwise, noise avoids actions that end it without success."""
 
@@ -236,6 +237,9 @@ class RLConfig:
     curriculum: Literal["none", "equal", "gate"] = "equal"
     """"none": only the last stage. "equal": every stage gets an equal share of the updates. "gate": the next stage
     begins at a success rate (`gate`)."""
+    stages: tuple[str, ...] = ()
+    """Stages to train on, in this order; empty means all stages of the environment. "a+b" merges two stages into one,
+    whose tasks are those of both."""
     rehearsal: Annotated[float, Range(least=0, below=1)] = 0.25
     """Share of an update's episodes that come from other stages, so that those are not forgotten."""
     gate: Share = 0.9
