@@ -12,13 +12,13 @@ from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.rollout import Start
 from reflectrl.core.types import Episode, Task
 from reflectrl.learn.curriculum import (
-    chosen_stages,
-    is_part,
     Curriculum,
     ReverseCurriculum,
     SuccessRates,
+    chosen_stages,
     draw_tasks,
     growing_horizon,
+    is_part,
     replayed,
 )
 from reflectrl.learn.validation import success_rate

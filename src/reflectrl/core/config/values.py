@@ -103,8 +103,8 @@ def without_removed(section: Any, prefix: str) -> Any:
 def convert(hint: Any, value: Any, where: str, key: str) -> Any:
     """Convert `value` to the type of a field or a parameter.
 
-    Known types: bool, int, float, str, Literal, tuple[X, ...], Mapping, dataclasses, Annotated with rules, and the union
-    of a Literal with another type.
+    Known types: bool, int, float, str, Literal, tuple[X, ...], Mapping, dataclasses, Annotated with rules, and another
+    type or a Literal (in this order).
 
     Raises:
         UserError: the value has another type, or breaks a rule.
