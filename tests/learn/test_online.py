@@ -319,6 +319,17 @@ class TestTools:
             torch.testing.assert_close(high[name], full[name], atol=1e-6, rtol=0)
             torch.testing.assert_close(low[name], none[name], atol=1e-6, rtol=0)
 
+    def test_wins_that_are_replayed_say_nothing_about_confidence(self, tiny: Tiny, make_rooms: Any) -> None:
+        rollouts = EpisodeRollouts(Policy(tiny()), None, make_rooms, replace(QUICK, brier_coef=1.0), 0)
+        fresh = rollouts.collect(0, None)
+        played = rollouts.latest.played
+        won = [float(episode.success) for episode in played for _ in episode.steps]
+        assert fresh.won_N is not None and fresh.won_N.tolist() == won
+        task = make_rooms().tasks("train")[0]
+        rollouts.buffer.add(rollout([Job(task, 0)], make_rooms, ExpertPlayer()))
+        past = rollouts.replay(None)
+        assert past is not None and past.won_N is None
+
     def test_self_imitation_learns_from_rare_wins(self, tiny: Tiny, make_rooms: Any) -> None:
         config = replace(QUICK, self_imitation=True, baseline="critic", updates=12, episodes=12, replay_episodes=6)
         log = train(tiny(), make_rooms, config)
@@ -371,7 +382,10 @@ class TestGradient:
         policy, batch = batch_of(tiny(**settings), make_rooms)
         reference = perturbed(policy.lm)
         batch.old_logp_N = batch.old_logp_N + torch.linspace(-0.3, 0.3, len(batch))
-        config = replace(PLAIN, algorithm=algorithm, entropy_coef=0.3, kl_coef=0.7, normalise=True, minibatch=5)
+        config = replace(
+            PLAIN, algorithm=algorithm, entropy_coef=0.3, kl_coef=0.7, brier_coef=0.5, normalise=True, minibatch=5
+        )
+        batch.won_N = torch.tensor([float(i % 3 == 0) for i in range(len(batch))])
         moved, terms = gradient(policy, batch, config, reference)
 
         advantages = batch.returns_N - 0.2
@@ -389,7 +403,8 @@ class TestGradient:
                 surrogate = torch.minimum(ratio * advantages[i], ratio.clamp(0.9, 1.1) * advantages[i])
             entropy = -(logp.exp() * logp).sum()
             divergence = (logp.exp() * (logp - ref)).sum()
-            loss = loss + (-surrogate - 0.3 * entropy + 0.7 * divergence) / len(batch)
+            brier = (chosen.exp() - float(i % 3 == 0)) ** 2
+            loss = loss + (-surrogate - 0.3 * entropy + 0.7 * divergence + 0.5 * brier) / len(batch)
         parameters = policy.lm.parameters()
         expected = torch.autograd.grad(loss, parameters)
         names = [name for name, _ in policy.lm.model.named_parameters()]

@@ -74,7 +74,7 @@ def make_batch(
     advantages_N = compute_advantages(steps, config, baseline, values_N)
     # The critic learns the lambda-returns that advantages are computed from: they vary less than whole returns.
     targets_N = steps.returns_N if values_N is None else values_N + advantages_N
-    return Batch(minibatches, steps.labels_N, steps.old_logp_N, advantages_N, targets_N, values_N)
+    return Batch(minibatches, steps.labels_N, steps.old_logp_N, advantages_N, targets_N, values_N, won_N=steps.won_N)
 
 
 def values_after_cut_offs(policy: Policy, critic: ValueHead, steps: Steps, most: int) -> Tensor:

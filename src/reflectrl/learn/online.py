@@ -102,7 +102,8 @@ def update(
 ) -> Metrics:
     """Take an optimiser step per minibatch and epoch, with gradients accumulated over slices.
 
-    loss = policy loss − entropy_coef · entropy + kl_coef · KL(policy ‖ reference) + critic_coef · value error,
+    loss = policy loss − entropy_coef · entropy + kl_coef · KL(policy ‖ reference) + critic_coef · value error
+    + brier_coef · Brier score of the choices,
     each a mean over the minibatch's units. If several processes train together, each computes some of the slices.
 
     Args:
@@ -140,6 +141,9 @@ def update(
                     bonus = entropy_N.clamp(max=config.entropy_floor).mean()
                 if config.entropy_in == "loss":
                     loss = loss - config.entropy_coef * bonus
+                if config.brier_coef and batch.won_N is not None:
+                    terms["brier"] = losses.brier_score(logp_N, batch.won_N[part.units].to(logp_N.device)).mean()
+                    loss = loss + config.brier_coef * terms["brier"]
                 if part.ref_logp_NA is not None:
                     terms["kl"] = losses.categorical_kl(logp_NA, part.ref_logp_NA).mean()
                     loss = loss + config.kl_coef * terms["kl"]

@@ -148,6 +148,7 @@ class EpisodeRollouts(Rollouts):
         )
         # Past wins soon hold nothing new. In the unit of the fresh episodes' advantages, they then count for little.
         batch.scale = self.latest.scale
+        batch.won_N = None  # wins alone would teach that every choice is right
         if config.self_imitation:
             batch.returns_N = steps.returns_N  # gains are over what the past episode really returned
             gains = imitate_gains(batch, steps.spans())

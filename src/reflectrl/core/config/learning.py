@@ -199,6 +199,10 @@ class RLConfig:
     entropy_in: Literal["loss", "returns"] = "loss"
     """Place of the entropy bonus: a term of the "loss", or part of the learner's rewards, so that the "returns" of a
     step include the bonuses of all later steps. (Agents only.)"""
+    brier_coef: NonNegative = 0.0
+    """Weight of the Brier score of each choice: the squared difference between its probability and 1 or 0, for an
+    episode that was won or not. It keeps probabilities honest, since reward alone makes them extreme, and costs some
+    success ([calibration.md](calibration.md)). (Agents only.)"""
     kl_coef: NonNegative = 0.05
     """Weight of the KL divergence from the policy before RL, over the legal actions. In text tasks, it is a penalty on
     each token's log-ratio to that policy, subtracted from rewards that are divided by their running standard deviation.
