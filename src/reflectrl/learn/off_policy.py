@@ -129,7 +129,7 @@ def _doubly_robust(episodes: Sequence[LoggedEpisode], ratios: Sequence[Array], s
     values = np.zeros(len(episodes))
     for number in range(FOLDS):
         critic = TabularCritic([one for one, part in zip(episodes, fold, strict=True) if part != number])
-        for row in np.flatnonzero(fold == number):
+        for row in np.flatnonzero(fold == number).tolist():
             episode = episodes[row]
             state_values = [critic.value(s, p) for s, p in zip(episode.states, episode.evaluated, strict=True)]
             chosen = np.array([critic.q(s, a) for s, a in zip(episode.states, episode.actions, strict=True)])

@@ -65,7 +65,7 @@ def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
             metrics["replay_loss"] = update(trainer, critic if learning else None, past, config, 1, warming)["loss"]
 
 
-OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
 """Optimisers, for each `rl.optimizer`."""
 
 SCHEDULES: dict[str, Callable[[int, int, float], float]] = {

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -62,19 +62,21 @@ class AtomicCritic(RobertaModel):
 
 def load_classifier(source: str, **options: Any) -> tuple[Any, Mapping[str, Any]]:
     """Load a sequence classifier, and return it with the loading information of `transformers`."""
-    folder = Path(source)
+    folder, kind = Path(source), cast(Any, AutoModelForSequenceClassification)
     architectures: Any = ()
     with suppress(OSError, ValueError, AttributeError):
         architectures = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or ()
     if THREAD_CLASSIFIER in architectures:
-        model, info = ThreadClassifier.from_pretrained(source, output_loading_info=True, **options)
+        kind = ThreadClassifier
+        model, info = kind.from_pretrained(source, output_loading_info=True, **options)
     elif (folder / HEAD).is_file():
         # The pickle may hold nothing but tensors.
         head = torch.load(folder / HEAD, map_location="cpu", weights_only=True)
         width = len(head["dense.bias"])
-        model, info = AtomicCritic.from_pretrained(source, width=width, output_loading_info=True, **options)
+        kind = AtomicCritic
+        model, info = kind.from_pretrained(source, width=width, output_loading_info=True, **options)
         model.load_state_dict({name: tensor.to(model.dtype) for name, tensor in head.items()}, strict=False)
         info = {**info, "missing_keys": set(info["missing_keys"]) - set(head)}
     else:
-        model, info = AutoModelForSequenceClassification.from_pretrained(source, output_loading_info=True, **options)
+        model, info = kind.from_pretrained(source, output_loading_info=True, **options)
     return model, info
