@@ -33,7 +33,7 @@ def test_every_estimate_is_exact_on_a_log_without_chance() -> None:
 def test_the_own_log_has_its_own_success() -> None:
     own = [path(actions, LOGGED) for actions in product((0, 1), repeat=2)] * 5
     _, normalised, weighted = estimates(own)
-    assert normalised.value == weighted.value == 0.25
+    assert normalised.value == weighted.value == pytest.approx(0.25)
     assert weighted.effective == pytest.approx(len(own))
 
 

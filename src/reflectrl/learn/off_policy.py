@@ -6,9 +6,9 @@ follow from it, the last with the least variance where the critic is good:
 - Per-decision importance weighting (Precup, Sutton and Singh 2000, "Eligibility Traces for Off-Policy Policy
   Evaluation"): a reward counts with the ratio of the two policies' probabilities of all choices up to it. Unbiased.
 - The same, self-normalised: ratios are divided by their mean at each step. Slightly biased, with less variance.
-- Doubly robust (Jiang and Li 2016, "Doubly Robust Off-policy Value Evaluation for Reinforcement Learning", in the form
-  of Thomas and Brunskill 2016): a critic's value, plus the weighted errors of that critic. Unbiased for any critic,
-  since the critic of an episode is fitted to the other folds of the log.
+- Doubly robust (Jiang and Li 2016, "Doubly Robust Off-policy Value Evaluation for Reinforcement Learning", with the
+  self-normalised weights of Thomas and Brunskill 2016): a critic's value, plus the weighted errors of that critic. The
+  critic of an episode is fitted to the other folds of the log.
 
 Nothing here needs torch.
 """
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from reflectrl.core.statistics import mean_interval
 from reflectrl.core.types import UserError, named_seed
 
 Array = NDArray[np.float64]
@@ -30,7 +31,7 @@ FOLDS = 5
 PRIOR = 0.5
 """Weight of the mean return, in transitions, in the value of an action of a state."""
 RESAMPLES = 1000
-"""Number of bootstrap resamples of the self-normalised estimate."""
+"""Number of bootstrap resamples of the episodes."""
 
 
 @dataclass(frozen=True)
@@ -82,61 +83,60 @@ def estimates(episodes: Sequence[LoggedEpisode], confidence: float = 0.95, seed:
         raise UserError(f"an estimate needs at least {2 * FOLDS} logged episodes, not {len(episodes)}")
     if any(not 0 < p <= 1 for episode in episodes for p in episode.logged):
         raise UserError("an estimate needs the probability of every logged choice")
-    ratios = [episode.ratios() for episode in episodes]
-    last = np.array([ratio[-1] for ratio in ratios])
-    effective = float(last.sum() ** 2 / max((last**2).sum(), 1e-300))
-    weighted = np.array([ratio @ np.asarray(one.rewards) for ratio, one in zip(ratios, episodes, strict=True)])
-    robust = _doubly_robust(episodes, ratios, seed)
+    longest = max(len(episode.states) for episode in episodes)
+    # An episode that has ended keeps its weight, since the means at later steps are over all episodes.
+    weights_ET = np.array([np.pad(one.ratios(), (0, longest - len(one.states)), mode="edge") for one in episodes])
+    rewards_ET = np.array([np.pad(one.rewards, (0, longest - len(one.states))) for one in episodes])
+    last_E, nothing_E = weights_ET[:, -1], np.zeros(len(episodes))
+    effective = float(last_E.sum() ** 2 / max((last_E**2).sum(), 1e-300))
+    values_E, errors_ET = _critic_errors(episodes, longest, seed)
+    rng = np.random.default_rng(named_seed(seed, "bootstrap"))
+    samples = [rng.integers(len(episodes), size=len(episodes)) for _ in range(RESAMPLES)]
+    robust = _self_normalised(values_E, weights_ET, errors_ET, samples, confidence)
+    normalised = _self_normalised(nothing_E, weights_ET, rewards_ET, samples, confidence)
+    weighted_E = (weights_ET * rewards_ET).sum(1)
+    low, high = mean_interval(weighted_E.tolist(), confidence) or (np.nan, np.nan)
     return [
-        Estimate("doubly robust", *_mean_and_interval(robust, confidence), effective),
-        Estimate("self-normalised", *_self_normalised(episodes, ratios, confidence, seed), effective),
-        Estimate("importance weighting", *_mean_and_interval(weighted, confidence), effective),
+        Estimate("doubly robust", *robust, effective),
+        Estimate("self-normalised", *normalised, effective),
+        Estimate("importance weighting", float(weighted_E.mean()), low, high, effective),
     ]
 
 
-def _mean_and_interval(values: Array, confidence: float) -> tuple[float, float, float]:
-    """Return the mean with Student's t interval over episodes."""
-    from reflectrl.core.statistics import mean_interval
-
-    low, high = mean_interval(values.tolist(), confidence) or (np.nan, np.nan)
-    return float(values.mean()), low, high
-
-
 def _self_normalised(
-    episodes: Sequence[LoggedEpisode], ratios: Sequence[Array], confidence: float, seed: int
+    values_E: Array, weights_ET: Array, terms_ET: Array, samples: Sequence[NDArray[np.int64]], confidence: float
 ) -> tuple[float, float, float]:
-    """Return the self-normalised estimate with a bootstrap interval over episodes."""
-    longest = max(map(len, ratios))
-    weights_ET, rewards_ET = np.zeros((len(episodes), longest)), np.zeros((len(episodes), longest))
-    for row, (ratio, episode) in enumerate(zip(ratios, episodes, strict=True)):
-        weights_ET[row] = np.pad(ratio, (0, longest - len(ratio)), mode="edge")  # an ended episode keeps its weight
-        rewards_ET[row, : len(ratio)] = episode.rewards
+    """Return the mean of the values plus the weighted means of the terms of each step, with a bootstrap interval.
 
-    def value(rows: NDArray[np.int64] | slice) -> float:
-        totals_T = weights_ET[rows].sum(0)
-        earned_T = (weights_ET[rows] * rewards_ET[rows]).sum(0)
-        return float((earned_T / np.maximum(totals_T, 1e-300)).sum())
+    Args:
+        samples: indices of the episodes of each resample.
+    """
 
-    rng = np.random.default_rng(named_seed(seed, "bootstrap"))
-    drawn = [value(rng.integers(len(episodes), size=len(episodes))) for _ in range(RESAMPLES)]
-    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return value(slice(None)), float(low), float(high)
+    def total(rows: NDArray[np.int64]) -> float:
+        sums_T = (weights_ET[rows] * terms_ET[rows]).sum(0)
+        return float(values_E[rows].mean() + (sums_T / np.maximum(weights_ET[rows].sum(0), 1e-300)).sum())
+
+    low, high = np.quantile([total(rows) for rows in samples], [(1 - confidence) / 2, (1 + confidence) / 2])
+    return total(np.arange(len(values_E))), float(low), float(high)
 
 
-def _doubly_robust(episodes: Sequence[LoggedEpisode], ratios: Sequence[Array], seed: int) -> Array:
-    """Return the doubly robust value of each episode, (E,)."""
+def _critic_errors(episodes: Sequence[LoggedEpisode], longest: int, seed: int) -> tuple[Array, Array]:
+    """Return a critic's value of each first state, (E,), and its error at each step, (E, T), which is 0 after the end.
+
+    The critic of an episode is fitted to the other folds.
+    """
     fold = np.random.default_rng(named_seed(seed, "folds")).permutation(len(episodes)) % FOLDS
-    values = np.zeros(len(episodes))
+    values_E, errors_ET = np.zeros(len(episodes)), np.zeros((len(episodes), longest))
     for number in range(FOLDS):
         critic = TabularCritic([one for one, part in zip(episodes, fold, strict=True) if part != number])
         for row in np.flatnonzero(fold == number).tolist():
             episode = episodes[row]
-            state_values = [critic.value(s, p) for s, p in zip(episode.states, episode.evaluated, strict=True)]
-            chosen = np.array([critic.q(s, a) for s, a in zip(episode.states, episode.actions, strict=True)])
-            following = np.array([*state_values[1:], 0.0])
-            errors = np.asarray(episode.rewards) + following - chosen
-            values[row] = state_values[0] + ratios[row] @ errors
-    return values
+            states = [critic.value(s, p) for s, p in zip(episode.states, episode.evaluated, strict=True)]
+            chosen = [critic.q(s, a) for s, a in zip(episode.states, episode.actions, strict=True)]
+            following = np.array([*states[1:], 0.0])
+            values_E[row] = states[0]
+            errors_ET[row, : len(chosen)] = np.asarray(episode.rewards) + following - np.array(chosen)
+    return values_E, errors_ET
 
 
 class TabularCritic:
