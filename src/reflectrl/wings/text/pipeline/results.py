@@ -98,7 +98,8 @@ def write_extremes(folder: Path, seed: int, samples: Sequence[Sample], known: Re
         {"reward": value + gain, "value": value, "advantage": gain} for value, gain in zip(values, gains, strict=True)
     ]
     for name in ("reward", "value", "advantage"):
-        order = sorted(range(len(samples)), key=lambda i, name=name: numbers[i][name])  # type: ignore[misc]
+        column = [row[name] for row in numbers]
+        order = sorted(range(len(samples)), key=column.__getitem__)
         for end, rows in (("bottom", order[:EXTREMES]), ("top", order[::-1][:EXTREMES])):
             lines = ({"prompt": samples[i].prompt, "completion": samples[i].completion, **numbers[i]} for i in rows)
             text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
