@@ -47,9 +47,9 @@ def main(words: Sequence[str] | None = None) -> int:
                 print(f"reflectrl {reflectrl.__version__}")
             else:
                 from reflectrl.cli.arguments import parse
-                from reflectrl.cli.verbs import all_verbs
+                from reflectrl.cli.verbs import Verbs
 
-                verb, settings = parse(words, all_verbs(), "reflectrl", DESCRIPTION)
+                verb, settings = parse(words, Verbs(), "reflectrl", DESCRIPTION)
                 verb(settings)
             sys.stdout.flush()
         except UserError as error:

@@ -16,13 +16,13 @@ from reflectrl.core.players import RandomPlayer
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Sampling, UserError
 from reflectrl.learn.trainer import linear
-from reflectrl.methods.offline.algorithms import Item, items_of, losses_of, mean_loss
-from reflectrl.methods.offline.completions import Dataset, step_dataset
-from reflectrl.methods.offline.config import Algorithm, OfflineConfig
-from reflectrl.methods.offline.expert_iteration import play, train_expert_iteration
-from reflectrl.methods.offline.learn import train_offline
-from reflectrl.methods.offline.reference_cache import ReferenceCache, score_reference
-from reflectrl.methods.offline.reference_value import split
+from reflectrl.methods.expert_iteration import train_expert_iteration
+from reflectrl.methods.offline import play_tasks, train_offline
+from reflectrl.methods.shared.offline.algorithms import Item, items_of, losses_of, mean_loss
+from reflectrl.methods.shared.offline.completions import Dataset, step_dataset
+from reflectrl.methods.shared.offline.config import Algorithm, OfflineConfig
+from reflectrl.methods.shared.offline.reference_cache import ReferenceCache, score_reference
+from reflectrl.methods.shared.offline.reference_value import split
 from reflectrl.models.players import Policy
 from tests.methods.offline.texts import Text, texts
 
@@ -252,7 +252,7 @@ class TestSteps:
         config = replace(CONFIG, algorithm=algorithm, steps=90, batch_size=16, lr=1e-2, sampling="good_priority")
 
         def evaluate() -> dict[str, float]:
-            played = play(policy.with_sampling(Sampling(0.0)), make_rooms, env.tasks("validation"), 1, 0)
+            played = play_tasks(policy.with_sampling(Sampling(0.0)), make_rooms, env.tasks("validation"), 1, 0)
             return {"success": sum(e.success for e in played) / len(played)}
 
         log = learned((data, cache), replace(config, eval_every=30), evaluate=evaluate)

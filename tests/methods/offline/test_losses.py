@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
-from reflectrl.methods.offline import losses
+from reflectrl.methods.shared.offline import losses
 
 settings.register_profile("quick", max_examples=50, deadline=None)
 settings.load_profile("quick")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from reflectrl.core.types import UserError
-from reflectrl.methods.offline.sampling import batches, make_sampler, scaled_steps
+from reflectrl.methods.shared.offline.sampling import batches, make_sampler, scaled_steps
 
 WEIGHTS = torch.tensor([0.0, 1.0, -2.0, 3.0])
 

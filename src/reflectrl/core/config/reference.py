@@ -11,6 +11,7 @@ import sys
 import textwrap
 import types
 import typing
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from reflectrl.core.config import files, recipe
@@ -140,13 +141,19 @@ def _keys_of(kind: type, section: str) -> list[Key]:
 
 def _descriptions(kind: type) -> dict[str, str]:
     """Return field → the string below it in the source, which Python itself discards."""
-    found = {}
-    [definition] = ast.parse(inspect.getsource(kind)).body
-    for field, text in itertools.pairwise(definition.body):  # type: ignore[attr-defined]
+    descriptions = {}
+    for field, text in itertools.pairwise(_classes_in(inspect.getfile(kind))[kind.__name__].body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                found[name] = " ".join(words.split())
-    return found
+                descriptions[name] = " ".join(words.split())
+    return descriptions
+
+
+@functools.cache
+def _classes_in(file: str) -> dict[str, ast.ClassDef]:
+    """Return the classes of a source file by name. `inspect.getsource` would parse the file again for each of them."""
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _words(hint: Any) -> str:

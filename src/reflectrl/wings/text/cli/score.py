@@ -41,7 +41,7 @@ class Score:
             raise UserError("score: --prompts must be at least 0")
         from reflectrl.core.config import load_recipe
         from reflectrl.core.types import named_seed
-        from reflectrl.methods.offline.reference_cache import weights_fingerprint
+        from reflectrl.methods.shared.offline.reference_cache import weights_fingerprint
         from reflectrl.models.load import load_model
         from reflectrl.runs.workers import silence
         from reflectrl.wings.text.generation.table import row_of

@@ -12,8 +12,8 @@ from torch.nn.utils.rnn import pad_sequence
 from reflectrl.core.prompts.tokens import beginning, conventions, encode_template, ending
 from reflectrl.core.types import UserError
 from reflectrl.learn.examples import Example, completion_logits
-from reflectrl.methods.offline.completions import Dataset
-from reflectrl.methods.offline.config import OfflineConfig
+from reflectrl.methods.shared.offline.completions import Dataset
+from reflectrl.methods.shared.offline.config import OfflineConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import autocast
 from reflectrl.models.sharing import Ids

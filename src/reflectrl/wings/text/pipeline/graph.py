@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from reflectrl.core.config import Recipe
 from reflectrl.core.plugins import names, suggestion
 from reflectrl.core.types import UserError
-from reflectrl.methods.offline.config import Algorithm
+from reflectrl.methods.shared.offline.config import Algorithm
 from reflectrl.runs.artifact import CHECKPOINT, PRETRAINED, Artifact, Build, Graph, Plan, Source, artifact
 from reflectrl.runs.graph import RunKind, in_order
 from reflectrl.runs.stages import evaluation

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import write_folder
-from reflectrl.methods.offline.algorithms import DRAWN, items_of, sampling_weights
-from reflectrl.methods.offline.completions import Dataset
-from reflectrl.methods.offline.config import Algorithm, OfflineConfig
-from reflectrl.methods.offline.reference_cache import ReferenceCache
+from reflectrl.methods.shared.offline.algorithms import DRAWN, items_of, sampling_weights
+from reflectrl.methods.shared.offline.completions import Dataset
+from reflectrl.methods.shared.offline.config import Algorithm, OfflineConfig
+from reflectrl.methods.shared.offline.reference_cache import ReferenceCache
 from reflectrl.models.cards import CARD, read_json
 
 KEY = "left_out"

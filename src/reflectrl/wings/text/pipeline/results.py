@@ -13,7 +13,7 @@ from rich.table import Table
 
 from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import write_text
-from reflectrl.methods.offline.reference_cache import ReferenceCache
+from reflectrl.methods.shared.offline.reference_cache import ReferenceCache
 from reflectrl.runs.artifact import Build
 from reflectrl.runs.results import commit, hardware
 from reflectrl.wings.text.generation.generate import read_completions

@@ -11,8 +11,8 @@ from typing import get_args
 
 from reflectrl.core.config import Recipe
 from reflectrl.core.types import named_seed
-from reflectrl.methods.offline.algorithms import A_LOL, PREFERENCES
-from reflectrl.methods.offline.config import Algorithm, offline_settings
+from reflectrl.methods.shared.offline.algorithms import A_LOL, PREFERENCES
+from reflectrl.methods.shared.offline.config import Algorithm, offline_settings
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.runs.artifact import PRETRAINED, Source

@@ -20,11 +20,11 @@ from reflectrl.learn.checkpoint import drop_state, load_state, write_folder
 from reflectrl.learn.examples import Example
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import Verdict
-from reflectrl.methods.offline.completions import Dataset
-from reflectrl.methods.offline.config import Algorithm, OfflineConfig, offline_settings
-from reflectrl.methods.offline.learn import train_offline
-from reflectrl.methods.offline.reference_cache import CARD as REFERENCE_CACHE
-from reflectrl.methods.offline.reference_cache import Outcomes, ReferenceCache, cached_reference
+from reflectrl.methods.offline import train_offline
+from reflectrl.methods.shared.offline.completions import Dataset
+from reflectrl.methods.shared.offline.config import Algorithm, OfflineConfig, offline_settings
+from reflectrl.methods.shared.offline.reference_cache import CARD as REFERENCE_CACHE
+from reflectrl.methods.shared.offline.reference_cache import Outcomes, ReferenceCache, cached_reference
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.scratch import save_scratch
 from reflectrl.runs.artifact import Build, Source
