@@ -124,9 +124,11 @@ def test_every_action_of_the_experts_path_may_be_perturbed(env: TextEnv) -> None
     for task in tasks:
         places = [one.place for one in planned if one.task == task and one.kind == "negative"]
         assert places == list(range(len(places))) and places
-    made = [teach(env, one) for one in planned if one.kind == "negative"]
-    errors = [sum(step.label is None for step in episode.steps) - 1 for episode in made if episode.steps]
-    assert errors and all(episode.steps[-1].label == "negative" for episode in made if len(episode.steps) > 1)
+    plans = [one for one in planned if one.kind == "negative"]
+    made = [teach(env, one) for one in plans]
+    taught = [(plan.place, len(episode.steps)) for plan, episode in zip(plans, made, strict=True)
+              if [step.label for step in episode.steps if step.label] == ["negative"]]  # fmt: skip
+    assert taught and all(steps == place + 2 for place, steps in taught)  # the error, and the step that explains it
     assert len({episode.seed for episode in made}) == len(made)
 
 
