@@ -242,8 +242,8 @@ class RLConfig:
     """"none": only the last stage. "equal": every stage gets an equal share of the updates. "gate": the next stage
     begins at a success rate (`gate`)."""
     stages: tuple[str, ...] = ()
-    """Stages to train on, in this order; empty means all stages of the environment. "a+b" merges two stages into one,
-    whose tasks are those of both."""
+    """Stages to train on, in this order; empty means all stages of the environment. "a+b" merges two stages into one
+    with the tasks of both."""
     rehearsal: Annotated[float, Range(least=0, below=1)] = 0.25
     """Share of an update's episodes that come from other stages, so that those are not forgotten."""
     gate: Share = 0.9
