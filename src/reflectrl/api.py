@@ -31,7 +31,7 @@ from reflectrl.core.config import Recipe, from_dict, load_recipe, read_recipe
 from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.evaluation import Row, rows_of
-from reflectrl.core.players.base import LiveEpisode, Player
+from reflectrl.core.players.base import LiveEpisode, Player, carries
 from reflectrl.core.players.simple import UNLEARNED
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Observation, Step, Task, Turn, UserError, named_seed
@@ -222,6 +222,8 @@ class Agent:
     ) -> Decision | None:
         """Choose an option for a single state. The episode that `act` plays is not affected.
 
+        A reflector that carries its reflections reads `state.carried`, the reflection of the previous decision.
+
         The choice is the same in any order of the options if the policy scores options (`play.scoring`).
 
         Args:
@@ -243,7 +245,7 @@ class Agent:
         if len(set(options)) < len(options):
             raise UserError(f"the option {next(o for o in options if options.count(o) > 1)!r:.60} is there twice")
         nowhere = cast("TextEnv", None)  # trained players look at the observation alone
-        asked = Observation(given.history, given.state, options)
+        asked = Observation(given.history, given.state, options, given.carried if carries(self.reflector) else "")
         live = LiveEpisode(nowhere, Task("", ""), 0, np.random.default_rng(named_seed(0, "decide")), asked)
         if self.reflector is not None:
             live.turns.append(self.reflector.turns([live])[0])
@@ -267,6 +269,8 @@ class Agent:
         live = self._live
         turns: tuple[Turn, ...] = tuple(live.turns)
         live.steps.append(Step(live.observation, turns, turns[-1].choice or 0, reward))
+        if carries(self.reflector):
+            observation = observation.after(live.observation, live.reflection)
         live.turns, live.observation = [], observation
         return live
 

@@ -44,11 +44,14 @@ def shown_steps(
     Raises:
         UserError: no demonstration has a step for this role.
     """
-    from reflectrl.core.episodes import read_episodes
+    from reflectrl.core.episodes import read_episodes, with_carried
     from reflectrl.core.prompts import policy_prompt, reflector_prompt, words_prompt
     from reflectrl.runs.players import make_policy
 
-    taught = [step for episode in read_episodes(episodes) for step in episode.steps if step.label == "positive"]
+    demonstrated = read_episodes(episodes)
+    if recipe.play.reflection == "carried":
+        demonstrated = with_carried(demonstrated)
+    taught = [step for episode in demonstrated for step in episode.steps if step.label == "positive"]
     usable = [step for step in taught if step.target is not None and (step.reflection or not reflecting)]
     if not usable:
         raise UserError(f"{episodes}: no step there that the {role} could be shown")

@@ -179,15 +179,17 @@ class Together:
     policy: Policy
     turns_taken: int = 0
 
+    @property
+    def carries(self) -> bool:
+        """True if the reflector reads its previous reflection again."""
+        return bool(getattr(self.reflector, "carries", False))
+
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        """Return the policy's choices after a reflection on each state."""
+        """Return the policy's choices after a reflection on each state, which is added to the episode's turns."""
         for live, turn in zip(episodes, self.reflector.turns(episodes), strict=True):
             live.turns = [turn]
-        chosen = self.policy.turns(episodes)
-        for live in episodes:
-            live.turns = []
         self.turns_taken += len(episodes)
-        return chosen
+        return self.policy.turns(episodes)
 
 
 def keep_best(

@@ -372,6 +372,7 @@ class Reflector(LanguagePlayer[Ids, Completion]):
         sampling: sampling settings. Greedy reflections are cached, since the model is frozen.
         memory, cache: see `LanguagePlayer`.
         speculative: decode speculatively, with guesses from earlier texts (faster, with the same result).
+        carries: read the previous reflection again, which every observation then has to hold.
     """
 
     def __init__(
@@ -382,9 +383,10 @@ class Reflector(LanguagePlayer[Ids, Completion]):
         memory: int = 50_000,
         cache: int = CACHE,
         speculative: bool = True,
+        carries: bool = False,
     ) -> None:
         super().__init__(lm, sampling, memory, cache)
-        self.max_new_tokens, self.draw = max_new_tokens, sampler(sampling)
+        self.max_new_tokens, self.draw, self.carries = max_new_tokens, sampler(sampling), carries
         self.draft_model = DraftModel() if speculative else None
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:

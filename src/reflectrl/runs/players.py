@@ -89,6 +89,7 @@ def as_described(recipe: Recipe, card: Card) -> Recipe:
     play = replace(
         recipe.play,
         scoring=card.play.scoring,
+        reflection=card.play.reflection,
         reflection_tokens=card.play.reflection_tokens,
         shuffle_labels=card.play.shuffle_labels,
     )
@@ -185,9 +186,8 @@ def make_reflector(recipe: Recipe, lm: LanguageModel) -> Reflector:
     """Return a reflector that writes with a model, with the settings of the recipe."""
     sampling = Sampling(recipe.play.reflection_temperature)
     play = recipe.play
-    return Reflector(
-        lm, play.reflection_tokens, sampling, play.result_cache, play.kv_cache_mib * 2**20, play.speculative
-    )
+    cache, carries = play.kv_cache_mib * 2**20, play.reflection == "carried"
+    return Reflector(lm, play.reflection_tokens, sampling, play.result_cache, cache, play.speculative, carries)
 
 
 def load_pair(
@@ -257,7 +257,8 @@ def instructed(
         shown = arm.shows(recipe, teaching, role, lm, seed)
     if lm.chat is None:
         return lm
-    rules = system_prompt(make(recipe.env).instructions, role, shown, recipe.play.scoring == "enumeration")
+    labelled, carries = recipe.play.scoring == "enumeration", recipe.play.reflection == "carried"
+    rules = system_prompt(make(recipe.env).instructions, role, shown, labelled, carries)
     return replace(lm, chat=chat_of(lm.tokenizer, rules, lm.base))
 
 

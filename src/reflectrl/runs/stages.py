@@ -219,7 +219,7 @@ def learned_online(
         changes: the arm's own settings of [rl].
     """
     from reflectrl.core.envs.pool import pool_of
-    from reflectrl.core.episodes import read_episodes, with_reflections, without_reflections
+    from reflectrl.core.episodes import read_episodes, with_carried, with_reflections, without_reflections
     from reflectrl.learn.checkpoint import drop_state, write_folder
     from reflectrl.learn.online import train_online
     from reflectrl.runs.players import load_pair, make_policy, make_reflector
@@ -239,6 +239,8 @@ def learned_online(
         logged += seen(read_episodes(log))
     if teaching is not None:
         wins += [episode for episode in read_episodes(teaching) if episode.success]
+    if speaking is not None and speaking.carries:
+        logged, wins = list(with_carried(logged)), list(with_carried(wins))
     rl_seed = named_seed(seed, build.trained)
     with pool_of(recipe) as envs, metrics_log(build, config.updates) as note:
         rollouts = rollouts_of(build)(acting, speaking, envs, config, rl_seed, logged, wins)

@@ -167,6 +167,9 @@ class EvalConfig:
 class PlayConfig:
     """Settings of writing and choosing, both in training and in evaluation."""
 
+    reflection: Literal["fresh", "carried"] = "fresh"
+    """Memory of the reflector: it reads the observation alone ("fresh"), or its previous reflection of the episode too
+    ("carried"), so that it can keep notes about what is no longer shown ([memory.md](memory.md))."""
     reflection_tokens: Count = 100
     """Longest reflection, in tokens. A reflection ends earlier at end-of-text."""
     reflection_temperature: NonNegative = 0.0

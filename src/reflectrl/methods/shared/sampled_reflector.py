@@ -26,7 +26,8 @@ class SampledReflector(Reflector):
 
     def __init__(self, reflector: Reflector, temperature: float) -> None:
         sampling, speculative = Sampling(temperature), reflector.draft_model is not None
-        super().__init__(reflector.lm, reflector.max_new_tokens, sampling, 0, reflector.pool.limit, speculative)
+        cache = reflector.pool.limit
+        super().__init__(reflector.lm, reflector.max_new_tokens, sampling, 0, cache, speculative, reflector.carries)
         self.draw = self._draw
         self._ends: dict[int, float] = {}
 

@@ -151,7 +151,7 @@ class ServedReflector(Reflector):
     def __init__(self, reflector: Reflector, serving: Serving) -> None:
         super().__init__(
             reflector.lm, reflector.max_new_tokens, reflector.sampling, reflector.memory, reflector.pool.limit,
-            speculative=False,
+            speculative=False, carries=reflector.carries,
         )  # fmt: skip
         self.serving = serving
 

@@ -105,7 +105,7 @@ class Familiar:
         if not question.actions:
             return None
         if (seen := state.observation) is not None:
-            listed = Observation(seen.history, seen.state, tuple(names))
+            listed = Observation(seen.history, seen.state, tuple(names), seen.carried)
             return (listed, range(len(names))) if self.in_any_order and not seen.actions else None
         try:
             read = self.read_question(state.value, question.instructions, names)
