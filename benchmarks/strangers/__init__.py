@@ -36,7 +36,7 @@ STRANGERS = {
     "scales": Stranger("numbers to compare", "Scales"),
     "dice": Stranger("chance", "Dice"),
     "cliff": Stranger("gymnasium's CliffWalking", "Cliff"),
-    "doorkey": Stranger("MiniGrid in words, one reward", "DoorKey"),
+    "doorkey": Stranger("MiniGrid in words, one reward", "Doorkey"),
     "market": Stranger("actions whose texts vary", "Market", held_out=True),
     "bakery": Stranger("two stages", "Bakery", held_out=True),
     "lake": Stranger("a game of TextArena", "Lake", held_out=True),

@@ -14,7 +14,7 @@ from reflectrl.wings.babyai.view import View
 ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
 
 
-class DoorKey(GymTextEnv):
+class Doorkey(GymTextEnv):
     """The agent sees a part of its world, and remembers what it has seen."""
 
     not_saved = ("view",)
