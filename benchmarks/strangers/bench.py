@@ -93,11 +93,15 @@ def train(name: str, seed: int, folder: Path, shown: int, words: Sequence[str]) 
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     line: dict[str, Any] = {"name": name, "seed": seed, "shown": shown, "words": list(words), "commit": commit()}
     line |= {"cpu_seconds": round(spent, 1), "seconds": round(time.perf_counter() - began, 1), "rc": done.returncode}
-    line["said"] = [text for text in (done.stderr + done.stdout).splitlines() if "coach" in text or "reflectrl:" in text]
+    line["said"] = [
+        text for text in (done.stderr + done.stdout).splitlines() if "coach" in text or "reflectrl:" in text
+    ]
     results = folder / command[command.index("--folder") + 1] / "results.json"
     if results.is_file():
         rows = json.loads(results.read_text(encoding="utf-8"))["summary"]
-        rows = [row for row in rows if row["split"] == "test" and row["sampling"] == "greedy" and row["stage"] == "full"]
+        rows = [
+            row for row in rows if row["split"] == "test" and row["sampling"] == "greedy" and row["stage"] == "full"
+        ]
         line["success"] = {row["arm"]: round(row["success"], 4) for row in rows}
     return line
 
@@ -116,6 +120,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> None:
+    """Train in the strangers that were asked for, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     developed = [name for name, stranger in STRANGERS.items() if not stranger.held_out]
     parser.add_argument("--names", nargs="+", default=developed, choices=STRANGERS)

@@ -31,7 +31,6 @@ class Castle(TextEnv):
         self.at = self.plan[0][0]
 
     def apply(self, action):
-        _, key, door = self.plan[self.room]
         if action in WALK:
             self.at = tuple(np.add(self.at, WALK[action]).tolist())
         elif action == "take key":
@@ -49,12 +48,12 @@ class Castle(TextEnv):
         if self.room == ROOMS:
             return "You are free.\n"
         _, key, door = self.plan[self.room]
-        carried = "You carry the key." if self.held else f"The key lies {self.way(key)}."
-        return f"Room {self.room + 1} of {ROOMS}. {carried} The door is {self.way(door)}.\n"
+        carried = "You carry the key." if self.held else f"The key lies {self.direction(key)}."
+        return f"Room {self.room + 1} of {ROOMS}. {carried} The door is {self.direction(door)}.\n"
 
-    def way(self, place):
+    def direction(self, square):
         """Say where a square is."""
-        east, north = place[0] - self.at[0], place[1] - self.at[1]
+        east, north = square[0] - self.at[0], square[1] - self.at[1]
         parts = [f"{abs(east)} {'east' if east > 0 else 'west'}"] if east else []
         parts += [f"{abs(north)} {'north' if north > 0 else 'south'}"] if north else []
         return " and ".join(parts) or "here"

@@ -1,4 +1,4 @@
-"""A gymnasium toy as `init --gym CliffWalking-v1` writes it, with the text edited. Every step costs, the last one too."""
+"""A gymnasium toy as `init --gym CliffWalking-v1` writes it, with its text edited. Every step costs something."""
 
 from reflectrl.core.envs.adapter import GymTextEnv
 

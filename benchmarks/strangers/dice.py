@@ -1,4 +1,4 @@
-"""Chance: collect 20 points in three turns of dice. Rolling on may lose the turn's points, stopping keeps them."""
+"""Chance: collect 20 points in three turns of dice. Rolling on may lose a turn's points, stopping keeps them."""
 
 from functools import cache
 
@@ -37,30 +37,31 @@ class Dice(TextEnv):
         return Outcome(float(won), terminated=won or not self.turns, success=won)
 
     def state(self):
-        return f"Kept: {self.kept}. This turn: {self.pot}. Still needed: {max(0, GOAL - self.kept - self.pot)}. Turns left: {self.turns}.\n"
+        needed = max(0, GOAL - self.kept - self.pot)
+        return f"Kept: {self.kept}. This turn: {self.pot}. Still needed: {needed}. Turns left: {self.turns}.\n"
 
     def legal_actions(self):
         return ["roll", "stop"]
 
 
 @cache
-def chance(kept, pot, turns):
+def chance(banked, pot, turns):
     """Return the best chance to win from a state."""
-    if kept >= GOAL:
+    if banked >= GOAL:
         return 1.0
-    return max(rolling(kept, pot, turns), stopping(kept, pot, turns)) if turns else 0.0
+    return max(rolling(banked, pot, turns), stopping(banked, pot, turns)) if turns else 0.0
 
 
-def stopping(kept, pot, turns):
+def stopping(banked, pot, turns):
     """Return the chance to win after stopping."""
-    return chance(kept + pot, 0, turns - 1)
+    return chance(banked + pot, 0, turns - 1)
 
 
-def rolling(kept, pot, turns):
+def rolling(banked, pot, turns):
     """Return the chance to win after rolling."""
     if pot >= GOAL:
         return 0.0
-    return (chance(kept, 0, turns - 1) + sum(chance(kept, pot + n, turns) for n in range(2, 7))) / 6
+    return (chance(banked, 0, turns - 1) + sum(chance(banked, pot + n, turns) for n in range(2, 7))) / 6
 
 
 def best(env):

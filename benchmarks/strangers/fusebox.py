@@ -1,4 +1,4 @@
-"""Partial observation with memory: find the dark room, unplug the device that caused it, reset the breaker, sign off."""
+"""Partial observation with memory: find the dark room, unplug the shorted device, reset the breaker, sign off."""
 
 from itertools import product
 

@@ -11,7 +11,9 @@ class Lake(TextArenaEnv):
     """The game's own board is all that players see. The game pays for progress at its end."""
 
     def __init__(self, horizon: int = 24) -> None:
-        super().__init__("FrozenLake-v0", horizon=horizon, rules=False, messages=False, train=400, validation=40, test=100)
+        super().__init__(
+            "FrozenLake-v0", horizon=horizon, rules=False, messages=False, train=400, validation=40, test=100
+        )
 
 
 def best(env):

@@ -37,7 +37,7 @@ class Point:
 
 
 class Search:
-    """Search for a win of one task.
+    """Search for a win of a single task.
 
     Args:
         env: environment of this process.

@@ -32,7 +32,6 @@ from reflectrl.learn.trainer import Log, Trainer, cosine
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import apart, pack
 
-
 LEARNED = 1e-4
 """Validation loss (nats per token) below which nothing is left to learn, and more steps only make a policy surer."""
 

@@ -139,8 +139,8 @@ def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str
         yield "no episode ever earned anything else than the others, so nothing could be learned", f"{pay}, or {show}"
     if course.won < HARDLY and course.share >= IDLE:
         yield (
-            f"trying costs more than it brings, so it learned to avoid the costs by {course.action!r}: the way to a win "
-            "is too long to be found by chance",
+            f"trying costs more than it brings, so it learned to avoid the costs by {course.action!r}: "
+            "the way to a win is too long to be found by chance",
             f"{pay}, lower the costs of trying, or {show}",
         )
     if course.won < HARDLY and moved:
@@ -156,7 +156,10 @@ def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str
             "smaller steps (--rl.lr 1e-4 --rl.schedule linear), or hold it (--rl.kl-coef 0.05)",
         )
     if course.late[0] > course.early[0] + 0.05 and course.late[0] > 0.9 * course.highest:
-        yield "success was still rising when it ended", "give it more time (--minutes 20, or --rl.updates twice as many)"
+        yield (
+            "success was still rising when it ended",
+            "give it more time (--minutes 20, or --rl.updates twice as many)",
+        )
     if luck:
         yield (
             "luck decides a part here: the same actions end differently, so no player wins always",

@@ -16,9 +16,9 @@ class AlarmsConfig:
     """Settings of alarms: the reaction to a training that collapses."""
 
     action: Literal["off", "warn", "stop", "roll-back"] = "warn"
-    """Reaction to an alarm. off: none. warn: print a line once per kind of alarm, and note each in the metrics. stop: end the training with the
-    best weights so far. roll-back: continue from the best weights with half the learning rate (SFT and offline learning
-    stop)."""
+    """Reaction to an alarm. off: none. warn: print a line once per kind of alarm, and note each in the metrics. stop:
+    end the training with the best weights so far. roll-back: continue from the best weights with half the learning rate
+    (SFT and offline learning stop)."""
     patience: Count = 5
     """Number of bad updates in a row that raise an alarm. A number that is not finite is an alarm at once."""
     entropy: NonNegative = 0.01
@@ -35,7 +35,7 @@ class AlarmsConfig:
     main_action: Share = 0.8
     """Raise an alarm if hardly any episode is won and a single action takes more than this share of all steps."""
     still: Count = 30
-    """Raise an alarm if the mean return of this many updates is that of as many before, and hardly any episode is
+    """Raise an alarm if the mean return of this many updates equals the mean before them, and hardly any episode is
     won."""
     success_drop: Share = 0.3
     """Raise an alarm if the mean success of the last `patience` updates is this far below the stage's best such

@@ -130,12 +130,12 @@ def time_left(logged: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str
     return duration(sum(line["seconds"] for line in own) / own[-1]["step"] * (last - logged[-1]["step"]))
 
 
-def timings_of(
-    logged: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]
-) -> list[Mapping[str, Any]]:
+def timings_of(logged: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the timings that belong to a training's metrics."""
     kind = {(line.get("kind"), line.get("seed"), line.get("arm")) for line in logged}
-    return [line for line in timings if (line.get("kind"), line.get("seed"), line.get("arm")) in kind and "step" in line]
+    return [
+        line for line in timings if (line.get("kind"), line.get("seed"), line.get("arm")) in kind and "step" in line
+    ]
 
 
 def counted(stage: str, states: Sequence[str]) -> str:
