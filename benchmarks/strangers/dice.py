@@ -11,7 +11,7 @@ SIZES = {"train": 200, "validation": 100, "test": 200}
 
 
 class Dice(TextEnv):
-    """A one loses what the turn has brought, and the turn. No player wins always: the best one wins about two thirds."""
+    """A one loses what the turn has brought, and the turn. The best player wins three games of four."""
 
     def __init__(self, horizon: int = 30) -> None:
         super().__init__(horizon)

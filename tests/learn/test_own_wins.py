@@ -16,7 +16,7 @@ ROOMY = partial(KeyDoorEnv, 10)
 
 def test_it_wins_every_task_where_random_play_of_as_many_steps_wins_hardly_any() -> None:
     tasks = ROOMY().tasks("train")
-    found = list(find_wins(ROOMY, tasks, 5000, seed=0))
+    found = list(find_wins(ROOMY, tasks, 50_000, seed=0))
     steps = sum(taken for _, taken in found)
     chance = signal_of([one for batch in random_play(tasks, ROOMY, 0, 16, steps) for one in batch])
     assert all(episode is not None for episode, _ in found)
@@ -25,7 +25,7 @@ def test_it_wins_every_task_where_random_play_of_as_many_steps_wins_hardly_any()
 
 def test_a_win_can_be_played_again_and_every_action_in_it_is_needed() -> None:
     task = ROOMY().tasks("train")[0]
-    [(episode, _)] = find_wins(ROOMY, [task], 5000, seed=0)
+    [(episode, _)] = find_wins(ROOMY, [task], 50_000, seed=0)
     assert episode is not None and all(step.target == step.action for step in episode.steps)
     actions = tuple(step.observation.actions[step.action] for step in episode.steps)
     _, now = begin(ROOMY(), task, Start(episode.seed, actions))
@@ -36,8 +36,8 @@ def test_a_win_can_be_played_again_and_every_action_in_it_is_needed() -> None:
 
 def test_equal_seeds_find_equal_wins_and_a_search_that_is_too_short_finds_none() -> None:
     tasks = ROOMY().tasks("train")[:2]
-    assert list(find_wins(ROOMY, tasks, 5000, seed=3)) == list(find_wins(ROOMY, tasks, 5000, seed=3))
-    assert [episode for episode, _ in find_wins(ROOMY, tasks, 5, seed=0)] == [None, None]
+    assert list(find_wins(ROOMY, tasks, 50_000, seed=3)) == list(find_wins(ROOMY, tasks, 50_000, seed=3))
+    assert [episode for episode, _ in find_wins(ROOMY, tasks, 5, seed=0)] == [None] * 2
 
 
 @pytest.mark.parametrize(("make_env", "lucky"), [(ROOMY, False), (Stairs, True)])

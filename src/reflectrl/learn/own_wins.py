@@ -145,18 +145,21 @@ def find_wins(
 
     Args:
         tasks: training tasks.
-        most_steps: largest number of environment steps per task.
+        most_steps: number of environment steps after which the search ends. A single task gets a tenth at most.
         seed: seed of the run.
 
     Yields:
         The win, labelled for imitation, or None; and the number of steps that were taken.
     """
-    env = make_env()
+    env, left = make_env(), most_steps
     try:
         for task in tasks:
             search = Search(env, task, named_seed(seed, "own wins", task.id))
-            actions = search.find(most_steps)
+            actions = search.find(min(left, most_steps // 10))
+            left -= search.steps
             yield (None if actions is None else episode_of(env, task, search.seed, actions)), search.steps
+            if left <= 0:
+                break
     finally:
         env.close()
 

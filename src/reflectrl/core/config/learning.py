@@ -271,8 +271,8 @@ class RLConfig:
     """Before RL from an untrained model: number of training tasks for which a search in the environment looks for a win
     to imitate ([exploration.md](exploration.md)). 0 turns this off; where luck decides what an action does, or chance
     wins half of the episodes, nothing is searched."""
-    own_wins_steps: Count = 20_000
-    """Largest number of environment steps of that search per task."""
+    own_wins_steps: Count = 200_000
+    """Environment steps after which that search ends. A single task gets a tenth of them at most."""
     own_wins_updates: Count = 300
     """Optimiser steps of imitating the wins that were found."""
     minutes: NonNegative = 0.0
