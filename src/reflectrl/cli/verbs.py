@@ -5,7 +5,7 @@ Slow imports (torch, gymnasium) happen inside the calls, so that help, lists and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -41,6 +41,26 @@ class List:
 
 OWN: dict[str, type] = {"list": List}
 """Verbs of the core, in addition to the verbs of a run."""
+
+
+PURPOSES = {
+    "begin with an environment of your own": ("init", "check-env", "play"),
+    "train": ("run", "teach", "sft", "rl", "eval", "report", "sweep"),
+    "see what came of it": ("watch", "compare", "play", "bench"),
+    "use an agent": ("serve", "export-agent", "export-browser", "locate", "mcp"),
+    "bring data and models": ("import-episodes", "data", "list"),
+}
+"""Purposes of users, with the verbs that serve them."""
+
+
+def purposes(known: Mapping[str, type]) -> str:
+    """Return the installed verbs by what people want to do, a line for each purpose, for the help."""
+    lines = []
+    for purpose, verbs in PURPOSES.items():
+        there = [verb for verb in verbs if verb in known]
+        if there:
+            lines.append(f"To {purpose}: {', '.join(there)}.")
+    return "\n\n".join(lines)
 
 
 def all_verbs() -> dict[str, type]:
