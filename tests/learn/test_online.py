@@ -21,7 +21,7 @@ from reflectrl.learn.curriculum import Curriculum, SuccessRates, chosen_stages, 
 from reflectrl.learn.exploration import RewardShaping
 from reflectrl.learn.losses import POLICY_LOSSES, reinforce_loss
 from reflectrl.learn.minibatches import make_batch
-from reflectrl.learn.online import train_online, update
+from reflectrl.learn.online import after_imitation, held_kl, train_online, update
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.steps import Steps, flatten
 from reflectrl.learn.trainer import Trainer
@@ -48,6 +48,44 @@ def train(lm: LanguageModel, make_env: Any, config: RLConfig, seed: int = 0, **m
 def same_weights(one: LanguageModel, other: LanguageModel) -> bool:
     weights = other.weights()
     return all(torch.equal(tensor, weights[name]) for name, tensor in one.weights().items())
+
+
+class TestHold:
+    def test_a_held_policy_is_pulled_towards_the_first_one_until_the_hold_is_over(
+        self, tiny: Tiny, make_rooms: Any
+    ) -> None:
+        config = replace(QUICK, baseline="critic", hold=3, hold_warmup=2, updates=7, replay_episodes=0)
+        config = after_imitation(config)
+        assert (config.critic_warmup, config.lr) == (2, pytest.approx(QUICK.lr * config.hold_lr))
+        weights = [held_kl(config, step) for step in range(6)]
+        assert weights == pytest.approx([0.5, 0.5, 0.5, 0.5 * 2 / 3, 0.5 / 3, 0.0])
+        log: Metrics = []
+        lm = tiny()
+        rollouts = EpisodeRollouts(Policy(lm), None, make_rooms, replace(config, kl_coef=config.hold_kl), 0)
+        train_online(rollouts, config, 0, log.append, hold=True)
+        assert [line["step"] for line in log if "kl" in line] == [0, 1, 2, 3, 4]
+
+    def test_a_larger_weight_keeps_it_nearer(self, tiny: Tiny, make_rooms: Any) -> None:
+        moved = []
+        for weight in (0.01, 10.0):
+            config = replace(QUICK, baseline="critic", critic_warmup=1, hold=50, hold_kl=weight, replay_episodes=0)
+            log: Metrics = []
+            rollouts = EpisodeRollouts(Policy(tiny()), None, make_rooms, replace(config, kl_coef=weight), 0)
+            train_online(rollouts, config, 0, log.append, hold=True)
+            moved.append(log[-2]["kl"])
+        assert moved[1] < moved[0]
+
+
+class TestBudget:
+    def test_a_training_ends_with_its_time_and_says_how_much_it_took(self, tiny: Tiny, make_rooms: Any) -> None:
+        log = train(tiny(), make_rooms, replace(QUICK, updates=10_000, minutes=1e-4))
+        assert len(log) < 10_000 and log[-1]["minutes"] >= 1e-4 and "eval_success" in log[-1]
+
+    def test_patience_ends_a_training_that_has_won_and_no_other(self, tiny: Tiny, make_rooms: Any) -> None:
+        config = replace(QUICK, updates=30, eval_every=1, patience=2, lr=1e-9)
+        log = train(tiny(), make_rooms, config)
+        won = any(line["eval_success"] for line in log)
+        assert len(log) == (3 if won else 31)
 
 
 class TestLearning:

@@ -45,6 +45,7 @@ TINY = shlex.split(
     "--processes 1 --seeds 0 --model.layers 1 --model.width 16 --model.heads 2 --model.mixed_precision off "
     "--play.reflection_tokens 4 --teach.tasks 4 --teach.negatives 1 --sft.steps 2 --sft.policy_steps 1 "
     "--sft.batch_size 4 --sft.eval_rows 4 --rl.updates 3 --rl.episodes 2 --rl.eval_episodes 2 "
+    "--rl.own_wins_steps 400 --rl.own_wins_updates 2 "
     "--eval.splits test --eval.episodes 2"
 )
 OFFLINE = shlex.split(

@@ -47,9 +47,10 @@ def main(words: Sequence[str] | None = None) -> int:
                 print(f"reflectrl {reflectrl.__version__}")
             else:
                 from reflectrl.cli.arguments import parse
-                from reflectrl.cli.verbs import Verbs
+                from reflectrl.cli.verbs import Verbs, purposes
 
-                verb, settings = parse(words, Verbs(), "reflectrl", DESCRIPTION)
+                verbs = Verbs()
+                verb, settings = parse(words, verbs, "reflectrl", f"{DESCRIPTION}\n\n{purposes(verbs)}")
                 verb(settings)
             sys.stdout.flush()
         except UserError as error:

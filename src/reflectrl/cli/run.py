@@ -22,6 +22,9 @@ from reflectrl.core.plugins import brought, suggestion
 from reflectrl.core.types import UserError
 from reflectrl.runs.projects import own_environment, project_recipe, projects, with_learner
 
+MOST_UPDATES, PATIENCE = 10_000, 15
+"""With `--minutes`: number of updates that no training reaches, and evaluations without improvement that end one."""
+
 RecipeName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
 
 
@@ -49,6 +52,9 @@ class Run:
     """Print the whole recipe and all its artifacts, finished and missing, and run nothing."""
     folder: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Run folder; runs/NAME if not given."""
+    minutes: float = 0.0
+    """Time limit for each training by reward, in place of a number of updates: it ends after so many minutes, or where
+    success on validation tasks stands still."""
     trust: bool = False
     """Trust the recipe's file to run code that it names (plug-ins, a model's own code) and to use the addresses and
     keys that it names, now and from now on."""
@@ -60,6 +66,11 @@ class Run:
         """Load and validate the recipe, and pass it to the pipeline."""
         refuse_unknown_keys(settings, type(self))
         path = find_recipe(self.recipe)
+        if self.minutes < 0:
+            raise UserError(f"--minutes must be above 0, not {self.minutes:g}")
+        if self.minutes:  # what is typed as well comes later, and counts
+            budget = {"minutes": f"{self.minutes:g}", "updates": str(MOST_UPDATES), "patience": str(PATIENCE)}
+            settings = [*(f"rl.{key}={value}" for key, value in budget.items()), *settings]
         if path == project_recipe(self.recipe):
             settings = [*own_environment(path), *settings]
         if self.dry_run:

@@ -79,12 +79,14 @@ class Rollouts(ABC):
     Attributes:
         lm: the model that plays (or writes) and learns.
         reference: frozen reference model of the KL penalty; None if `kl_coef` is 0.
+        compares: True while batches need the reference's log-probabilities. The loop sets it.
         team: processes that train together.
     """
 
     def __init__(self, lm: LanguageModel, config: RLConfig, seed: int) -> None:
         self.lm, self.config, self.seed, self.team = lm, config, seed, distributed.current()
         self.reference = lm.frozen_copy() if config.kl_coef else None
+        self.compares = True
 
     def about(self) -> dict[str, object]:
         """Return fields to add to every line of metrics."""
@@ -102,7 +104,7 @@ class Rollouts(ABC):
         """Return a batch of past successes, to learn from after the fresh batch; None if there are none."""
         return None
 
-    def end_update(self) -> dict[str, float]:
+    def end_update(self) -> dict[str, Any]:
         """Finish an update after the weights have changed. Return metrics of the collected batch."""
         return {}
 

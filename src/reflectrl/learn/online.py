@@ -16,6 +16,7 @@ Source: Reflect-RL, section on online RL. Departures from its released code:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,11 +28,34 @@ from reflectrl.learn.trainer import Log, Metrics, Model, Trainer, accumulate, co
 from reflectrl.learn.value import ValueHead, make_critic
 
 
-def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, state_folder: Path | None = None) -> None:
+def after_imitation(config: RLConfig) -> RLConfig:
+    """Return the settings of RL for a policy that imitation has taught: a warm-up of the critic, smaller steps."""
+    warmup = max(config.critic_warmup, config.hold_warmup)
+    return replace(config, critic_warmup=warmup, lr=config.lr * config.hold_lr)
+
+
+def held_kl(config: RLConfig, step: int) -> float:
+    """Return the weight of the KL divergence at an update of a held policy.
+
+    It falls linearly to `kl_coef`, over `hold` updates from the first in which the policy learns.
+    """
+    elapsed = max(0, step - config.critic_warmup)
+    return config.kl_coef + config.hold_kl * max(0.0, 1 - elapsed / config.hold)
+
+
+def train_online(
+    rollouts: Rollouts,
+    config: RLConfig,
+    seed: int,
+    log: Log,
+    state_folder: Path | None = None,
+    hold: bool = False,
+) -> None:
     """Train `rollouts.lm` in place. It ends with the weights that did best on validation tasks.
 
     Args:
         rollouts: source of batches, and the model to train.
+        hold: hold the policy near the initial one at first (`held_kl`). The rollouts need a reference for that.
         log: callback for metrics, which may end the training (see `Trainer.updates`).
         state_folder: folder in which the state is saved at every evaluation, so that a killed training can continue.
     """
@@ -53,16 +77,19 @@ def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
             fall = SCHEDULES[config.schedule](trainer.step, config.updates, config.warmup)
             trainer.set_rate(fall)
             metrics["lr"] = config.lr * trainer.rate * fall
+        kl_coef = held_kl(config, trainer.step) if hold else config.kl_coef
+        rollouts.compares = kl_coef > 0
         batch = rollouts.collect(trainer.step, critic)
         warming = critic is not None and trainer.step < config.critic_warmup
         learning = warming or (trainer.step + 1) % config.critic_every == 0
-        metrics |= update(trainer, critic if learning else None, batch, config, epochs, warming)
+        settings = replace(config, kl_coef=kl_coef)
+        metrics |= update(trainer, critic if learning else None, batch, settings, epochs, warming)
         # While the critic warms up, or without advantages, the policy cannot move, so its KL says nothing.
         if config.target_kl and not warming and batch.advantages_N.any():
             trainer.rate = adapted(trainer.rate, metrics["approx_kl"], config.target_kl)
         # Past wins come last and once: they were played by other weights, and must not outweigh the fresh episodes.
         if (past := rollouts.replay(critic)) is not None:
-            metrics["replay_loss"] = update(trainer, critic if learning else None, past, config, 1, warming)["loss"]
+            metrics["replay_loss"] = update(trainer, critic if learning else None, past, settings, 1, warming)["loss"]
 
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}

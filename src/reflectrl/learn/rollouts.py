@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -131,7 +132,8 @@ class EpisodeRollouts(Rollouts):
             if not near_N.all():
                 latest.mean_return = float(steps.returns_N[~near_N].mean())
         baseline = latest.baseline(latest.learned)
-        batch = make_batch(self.policy, self.reference_policy, critic, steps, config, baseline, latest.rng, self.team)
+        reference = self.reference_policy if self.compares else None
+        batch = make_batch(self.policy, reference, critic, steps, config, baseline, latest.rng, self.team)
         latest.scale = root_mean_square(batch.advantages_N)
         if self.supplement is not None:
             self.supplement(self, batch)
@@ -148,9 +150,9 @@ class EpisodeRollouts(Rollouts):
             # Past wins cannot be compared within their group, because the group's other episodes were not kept.
             config = replace(config, baseline="mean")
         steps = flatten(self.policy, past, config.gamma, self.shaping)
-        batch = make_batch(
-            self.policy, self.reference_policy, critic, steps, config, self.latest.baseline(past), None, self.team
-        )
+        reference = self.reference_policy if self.compares else None
+        baseline = self.latest.baseline(past)
+        batch = make_batch(self.policy, reference, critic, steps, config, baseline, None, self.team)
         # Past wins soon hold nothing new. In the unit of the fresh episodes' advantages, they then count for little.
         batch.scale = self.latest.scale
         batch.won_N = None  # wins alone would teach that every choice is right
@@ -160,18 +162,21 @@ class EpisodeRollouts(Rollouts):
             self.buffer.set_priorities(drawn, gains[: len(drawn)])
         return batch
 
-    def end_update(self) -> dict[str, float]:
+    def end_update(self) -> dict[str, Any]:
         self.policy.clear_cache()  # the weights have changed
         played, stage, group = self.latest.played, self.starts.stage, self.config.group
         self.totals["episodes"] += len(played)
         self.totals["env_steps"] += sum(len(episode.steps) for episode in played)
         current, _ = by_start(played, stage)
         length = float(np.mean([len(episode.steps) for episode in current]))
-        metrics = {"success": success_rate(current), "return": mean_return(current), "steps": length, **self.totals}
-        actions = set[str]()
+        metrics: dict[str, Any] = {"success": success_rate(current), "return": mean_return(current), "steps": length}
+        metrics |= self.totals
+        actions = Counter[str]()
         for episode in played:
             actions.update(step.observation.actions[step.action] for step in episode.steps)
         metrics["distinct_actions"] = len(actions)
+        metrics["main_action"], count = actions.most_common(1)[0]
+        metrics["main_share"] = count / actions.total()
         if group > 1:
             metrics["groups_with_signal"] = len(with_signal(played, group, self.shaping)) / len(played)
         metrics |= self.shaping.metrics(current) | self.starts.end_update(played)

@@ -32,6 +32,9 @@ from reflectrl.learn.trainer import Log, Trainer, cosine
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import apart, pack
 
+LEARNED = 1e-4
+"""Validation loss (nats per token) below which nothing is left to learn, and more steps only make a policy surer."""
+
 
 def train_sft(
     lm: LanguageModel,
@@ -59,6 +62,9 @@ def train_sft(
     held_out: Any = [validation[i] for i in spread(row_groups(validation, config.by_episode), config.eval_rows)]
     trainer = Trainer(lm, make_optimizers(lm, config), config.max_grad_norm, state_folder)
     batches = shuffled_batches(groups, config.batch_size, seed, skip=trainer.step)
+    every = config.eval_every
+    if config.eval_epochs:
+        every = min(every, max(1, config.eval_epochs * len(train) // config.batch_size))
     while not trainer.has_ended(config.steps) and trainer.stale < config.patience:
         torch.manual_seed(named_seed(seed, "dropout", trainer.step))  # at each step, so that resuming changes nothing
         trainer.set_rate(cosine(trainer.step, config.steps, config.warmup))
@@ -78,7 +84,7 @@ def train_sft(
         trainer.update({"loss": mean_nll})
         trainer.step += 1
 
-        if trainer.is_due(config.eval_every, config.steps):
+        if trainer.is_due(every, config.steps):
             eval_loss = evaluate_loss(lm, held_out, config.batch_size, share, trainer.team)
             metrics, score = {"loss": trainer.means()["loss"], "eval_loss": eval_loss}, [-eval_loss]
             if config.keep == "accuracy":
@@ -87,4 +93,6 @@ def train_sft(
                 metrics["eval_accuracy"] = accuracy
                 score.insert(0, accuracy)
             trainer.checkpoint(metrics, score, log)
+            if eval_loss < LEARNED:
+                break
     trainer.finish()

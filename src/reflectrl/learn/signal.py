@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from reflectrl.core.envs.adapter import GymTextEnv
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.players import RandomPlayer
@@ -120,6 +122,29 @@ def doubt_about_success(signal: Signal, env: TextEnv) -> str:
         f"{seen}: success is where {env.success_rule}. If an end that pays less can be a win (in CliffWalking every"
         " step costs 1, the last one too), change that rule, since results and demonstrations count successes"
     )
+
+
+def luck_decides(make_env: Callable[[], TextEnv], tasks: Sequence[Task], walks: int = 10, steps: int = 40) -> bool:
+    """Tell whether the environment's own randomness changes the effects of actions, as far as a few walks show.
+
+    The same random actions are taken twice in each task, with different seeds of the environment.
+    """
+    envs = make_env(), make_env()
+    try:
+        for number, task in enumerate(tasks[:walks]):
+            rng = np.random.default_rng(number)
+            seen = [env.reset(seed=number + 1000 * i, options={"task": task})[0] for i, env in enumerate(envs)]
+            for _ in range(steps):
+                if seen[0] != seen[1] or envs[0].done != envs[1].done:
+                    return True
+                if envs[0].done:
+                    break
+                action = int(rng.integers(len(envs[0].legal_actions())))
+                seen = [env.step(action)[0] for env in envs]
+        return False
+    finally:
+        for env in envs:
+            env.close()
 
 
 def _pays_at_its_end(episode: Episode) -> bool:

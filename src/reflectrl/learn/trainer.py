@@ -29,6 +29,7 @@ Nothing here calls back into the loop.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -100,7 +101,8 @@ class Trainer:
         best: the best score so far.
         stale: number of evaluations since the best score was first reached.
         rate: share of the peak learning rates that is left, apart from the schedule. `obey` halves it.
-        stopped: True if a callback has asked for the training to end.
+        stopped: True if a callback has asked for the training to end, or its time or patience is over.
+        spent: seconds that the training has taken, those before a kill included.
         resumed: content of the loaded state, including what the loop added in `save`; None for a new training.
         team: the processes that train together. Each computes a part of every batch.
     """
@@ -119,6 +121,7 @@ class Trainer:
         self.parts |= {name: part for name, part in (parts or {}).items() if part is not None}
         self.max_grad_norm, self._parameters = max_grad_norm, [list(part.parameters()) for part in self.parts.values()]
         self.step, self.stale, self.rate, self.stopped = 0, 0, 1.0, False
+        self.spent, self._since = 0.0, time.monotonic()
         for group in self._groups():
             group.setdefault("initial_lr", group["lr"])
         self.best: tuple[float, ...] = (-math.inf,)
@@ -145,6 +148,7 @@ class Trainer:
                 restore_optimizer(optimizer, tensors[f"optimizer{i}"])
             self.step, self.stale, self.best = self.resumed["step"], self.resumed["stale"], tuple(self.resumed["best"])
             self.rate, self.stopped = self.resumed.get("rate", 1.0), self.resumed.get("stopped", False)
+            self.spent = self.resumed.get("spent", 0.0)
             if self.rate != 1.0:
                 self.set_rate(1.0)  # a loop with a constant schedule never sets it
 
@@ -195,10 +199,16 @@ class Trainer:
                 part.load(self.resumed[name])
         while True:
             metrics: dict[str, Any] = {"step": self.step, **rollouts.about()}
+            if config.minutes:
+                minutes = self.team.first(self.minutes)  # clocks differ, and all ranks must end together
+                metrics["minutes"] = round(minutes, 3)
+                self.stopped |= minutes >= config.minutes
             if self.is_due(config.eval_every, config.updates):
                 scores = rollouts.evaluate()
                 metrics |= scores
                 self.keep_if_best(list(scores.values()))
+                # A training that has won nothing yet may still find its first win.
+                self.stopped |= 0 < config.patience <= self.stale and self.best[0] > 0
                 # The line of this update is not written yet, so after a kill it is written (again) with its metrics.
                 states = {name: part.state() for name, part in stateful.items()}
                 self.save(logged=self.step - 1, **states, **rollouts.state())
@@ -212,6 +222,12 @@ class Trainer:
         log(metrics)
         self.finish()
         rollouts.close()
+
+    def minutes(self) -> float:
+        """Return the minutes that the training has taken so far."""
+        now = time.monotonic()
+        self.spent, self._since = self.spent + now - self._since, now
+        return self.spent / 60
 
     def set_rate(self, share: float) -> None:
         """Set every learning rate to its peak times `rate` times a schedule's share."""
@@ -296,6 +312,8 @@ class Trainer:
             return
         tensors = {name: weights_of(part) for name, part in self.parts.items()} | {"best": self.best_weights or {}}
         tensors |= {f"optimizer{i}": optimizer_tensors(optimizer) for i, optimizer in enumerate(self.optimizers)}
+        if self.spent:
+            more["spent"] = self.spent
         counters = {"step": self.step, "stale": self.stale, "best": self.best, "rate": self.rate, "logged": logged}
         save_state(self.folder, tensors, {**counters, "stopped": self.stopped, **more})
 

@@ -191,6 +191,11 @@ def players_of(plan: Plan, name: str, arm: Arm) -> Players:
     if arm.rl is None:
         return start
     config = replace(plan.recipe.rl, **arm.rl)
+    own = None
+    if arm.policy is base and config.own_wins and isinstance(start.policy, Artifact):
+        own = stages.own_wins(plan, "own")
+        learned = stages.imitated_wins(plan, "own-wins", start=start.policy, train=own.part(0), validation=own.part(1))
+        start = start._replace(policy=learned)
     begins_at_wins = config.reverse and (plan.is_taught or plan.recipe.teach.by == "log")
     sections = [section for section in plan.recipe.sections.values() if hasattr(section, "rl_settings")]
     trained = stages.learned_online(
@@ -200,6 +205,8 @@ def players_of(plan: Plan, name: str, arm: Arm) -> Players:
         policy=start.policy,
         log=hook("log")(plan) if config.replay_log else None,
         teaching=teaching(plan, "train") if begins_at_wins else None,
+        imitated=isinstance(start.policy, Artifact) and start.policy.kind == "sft",
+        own=own and own.part(0),
         changes=dict(arm.rl),
         settings=[key for section in sections for key in section.rl_settings(plan.recipe)],
     )

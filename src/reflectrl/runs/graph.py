@@ -101,10 +101,13 @@ def begin_environment(recipe: Recipe, run: RunFolder) -> Context:
 def show_arms(context: Context) -> None:
     """Print the table of arms, and one played episode."""
     from reflectrl.core.terminal import console
+    from reflectrl.runs.coaching import coach_lines
     from reflectrl.runs.results import show_episode, show_results
 
     screen = console(120)
     show_results(screen, context.run.path, select_arms(context.recipe.arms, context.recipe))
+    for line in coach_lines(context.recipe, context.run):
+        screen.print(line, soft_wrap=True, markup=False)
     show_episode(screen, context.run, context.recipe)
 
 

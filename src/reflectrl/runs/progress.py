@@ -31,6 +31,7 @@ class Board:
         self.console = console
         self._bars: dict[str, TaskID] = {}
         self._said: dict[str, float] = {}
+        self._began: dict[str, tuple[float, int]] = {}
         self._streams = ExitStack()
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
@@ -65,7 +66,16 @@ class Board:
 
     def _plain(self, name: str, done: int, total: int, note: str) -> None:
         now = time.monotonic()
+        began, first = self._began.setdefault(name, (now, done))
         if done < total and now - self._said.setdefault(name, now) < QUIET_SECONDS:
             return
         self._said[name] = now
-        print(f"{name}: {done}/{total} {note}".rstrip(), flush=True)
+        left = f", {duration((now - began) / (done - first) * (total - done))} left" if first < done < total else ""
+        print(f"{name}: {done}/{total}{left} {note}".rstrip(), flush=True)
+
+
+def duration(seconds: float) -> str:
+    """Return a time in rounded words: "40 s", "12 min", "3.5 h"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -196,6 +196,86 @@ def lacks_outcomes(build: Build) -> bool:
     return finished_lines(build.out) < finished_lines(build.inputs["episodes"])
 
 
+@artifact(
+    "wins",
+    "teach",
+    "episodes/wins-seed{seed}-train.jsonl",
+    "episodes/wins-seed{seed}-validation.jsonl",
+    settings=("env", "rl.own_wins", "rl.own_wins_steps"),
+)
+def own_wins(build: Build) -> None:
+    """Search training tasks for wins to imitate, and write them, a fifth apart for validation.
+
+    Both files are empty where a search is of no use (`rl.own_wins`).
+    """
+    from functools import partial
+
+    from reflectrl.core.envs import make
+    from reflectrl.core.episodes import to_line
+    from reflectrl.learn.checkpoint import write_text
+    from reflectrl.learn.own_wins import find_wins
+    from reflectrl.learn.signal import luck_decides, random_play, signal_of
+    from reflectrl.learn.validation import evenly
+
+    recipe, make_env = build.recipe, partial(make, build.recipe.env)
+    tasks = evenly(make_env().tasks("train"), recipe.rl.own_wins)
+    sample = [one for batch in random_play(tasks, make_env, build.seed, 16, 2000) for one in batch]
+    chance = signal_of(sample).won / len(sample)
+    found, steps, reason = list[Episode](), 0, ""
+    if luck_decides(make_env, tasks):
+        reason = "luck decides what actions do, so nothing is searched"
+    elif chance >= 0.5:
+        reason = f"chance wins {chance:.0%}, so nothing is searched"
+    else:
+        searched = find_wins(make_env, tasks, recipe.rl.own_wins_steps, build.seed)
+        for number, (episode, taken) in enumerate(searched, start=1):
+            found, steps = found + ([episode] if episode is not None else []), steps + taken
+            build.tick(number, len(tasks), f"chance wins {chance:.0%}; {len(found)} wins found in {steps:,} steps")
+    if reason:
+        build.tick(1, 1, reason)
+    held_out = found[::5] if len(found) > 1 else found
+    trained = [episode for episode in found if episode not in held_out] or found
+    folder = build.context.run.path
+    for path, episodes in zip(build.artifact.outputs[::-1], (held_out, trained), strict=True):
+        write_text(folder / path, "".join(f"{to_line(episode)}\n" for episode in episodes))
+
+
+@artifact("imitate", "sft", CHECKPOINT, settings=(*PLAYED, "sft", "rl.own_wins_updates"), shared=True)
+def imitated_wins(build: Build, *, start: Source, train: Path, validation: Path) -> None:
+    """Train a policy to imitate the wins of a search. Without any, its weights stay as they are.
+
+    Args:
+        start: the initial model.
+        train: the wins to imitate.
+        validation: further wins, which choose the best weights.
+    """
+    from reflectrl.learn.checkpoint import drop_state, write_folder
+    from reflectrl.learn.sft import train_sft
+    from reflectrl.models.load import load_model
+    from reflectrl.runs.metrics import MetricsFile
+    from reflectrl.runs.players import instructed, model_source
+    from reflectrl.runs.training import sft_examples
+
+    recipe, seed, name = build.recipe, build.seed, build.name
+    lm = load_model(model_source(recipe, start, "policy"), recipe.model, "policy", named_seed(seed, name))
+    lm = instructed(recipe, lm, "policy")
+    steps = recipe.rl.own_wins_updates
+    shared = {"kind": "sft", "seed": seed, "arm": None, "artifact": name}
+    with MetricsFile(build.metrics, build.learner, shared) as log:
+
+        def note(metrics: dict[str, float]) -> Any:
+            build.tick(int(metrics["step"]), steps, f"evaluation loss {metrics['eval_loss']:.4f}")
+            return log.write(metrics)
+
+        if train.stat().st_size:
+            rows = {path: sft_examples(recipe, lm, "plain", path, False, seed) for path in (train, validation)}
+            settings = replace(recipe.sft, steps=steps)
+            train_sft(lm, rows[train], rows[validation], settings, named_seed(seed, name), note, build.learner)
+    build.tick(steps, steps, "" if train.stat().st_size else "no wins to imitate")
+    write_folder(build.out, lm.saver(artifact=name, seed=seed))
+    drop_state(build.learner)
+
+
 # ---- online RL -----------------------------------------------------------------------------------------------------
 
 
@@ -207,6 +287,8 @@ def learned_online(
     policy: Source,
     log: Path | None = None,
     teaching: Path | None = None,
+    imitated: bool = False,
+    own: Path | None = None,
     changes: dict[str, Any],
 ) -> None:
     """Train an arm's policy by online RL.
@@ -216,35 +298,43 @@ def learned_online(
         policy: the initial policy.
         log: further episodes to learn from.
         teaching: teaching episodes, from whose ends RL begins.
+        imitated: True if the initial policy was taught by imitation, so that there is something to lose.
+        own: wins of a search that the initial policy imitates, if there are any; RL may begin part-way into them.
         changes: the arm's own settings of [rl].
     """
     from reflectrl.core.envs.pool import pool_of
     from reflectrl.core.episodes import read_episodes, with_carried, with_reflections, without_reflections
     from reflectrl.learn.checkpoint import drop_state, write_folder
-    from reflectrl.learn.online import train_online
+    from reflectrl.learn.online import after_imitation, train_online
     from reflectrl.runs.players import load_pair, make_policy, make_reflector
     from reflectrl.runs.training import metrics_log, rollouts_of
 
     recipe, seed = build.recipe, build.seed
     config = replace(recipe.rl, **changes)
+    wins = [episode for episode in read_episodes(teaching) if episode.success] if teaching else []
+    if own is not None:
+        wins += read_episodes(own)
+        imitated = bool(wins)
+    hold = imitated and config.baseline == "critic" and config.hold > 0
+    if hold:
+        config = after_imitation(config)
     policy_lm, reflector_lm = load_pair(recipe, seed, policy, reflector)
     assert policy_lm is not None
     acting, speaking = make_policy(recipe, policy_lm), None
     if reflector_lm is not None:
         speaking = make_reflector(recipe, reflector_lm)
     logged: list[Episode] = []
-    wins: list[Episode] = []
     if log is not None:
         seen = with_reflections if reflector else without_reflections  # the log as this arm would have seen it
         logged += seen(read_episodes(log))
-    if teaching is not None:
-        wins += [episode for episode in read_episodes(teaching) if episode.success]
     if speaking is not None and speaking.carries:
         logged, wins = list(with_carried(logged)), list(with_carried(wins))
     rl_seed = named_seed(seed, build.trained)
     with pool_of(recipe) as envs, metrics_log(build, config.updates) as note:
-        rollouts = rollouts_of(build)(acting, speaking, envs, config, rl_seed, logged, wins)
-        train_online(rollouts, config, rl_seed, note, build.learner)
+        # A held policy needs a reference at first, even if nothing pulls it back later.
+        collecting = replace(config, kl_coef=config.kl_coef + config.hold_kl) if hold else config
+        rollouts = rollouts_of(build)(acting, speaking, envs, collecting, rl_seed, logged, wins)
+        train_online(rollouts, config, rl_seed, note, build.learner, hold)
     write_folder(build.out, acting.lm.saver(artifact=build.trained, seed=seed))
     drop_state(build.learner)
 

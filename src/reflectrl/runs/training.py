@@ -23,6 +23,7 @@ from reflectrl.learn.trainer import Log, Verdict
 from reflectrl.models.labels import candidates
 from reflectrl.models.load import LanguageModel
 from reflectrl.runs.artifact import Build
+from reflectrl.runs.coach import progress_words
 from reflectrl.runs.metrics import MetricsFile
 from reflectrl.runs.players import make_policy
 
@@ -87,7 +88,10 @@ def metrics_log(build: Build, last: int) -> Iterator[Log]:
                 since, spent = spent, time.perf_counter()
                 line = {**shared, "step": metrics["step"], "seconds": round(spent - since, 3)}
                 print(json.dumps(line), file=times, flush=True)
-            build.tick(metrics["step"], last, "" if success is None else f"validation {success:.0%}")
+            done, of, limit = metrics["step"], last, build.recipe.rl.minutes
+            if limit and "minutes" in metrics:
+                done, of = int(100 * min(1.0, metrics["minutes"] / limit)), 100
+            build.tick(done, of, progress_words(metrics))
             return verdict
 
         yield note

@@ -100,6 +100,12 @@ def _fork() -> type:
     return Fork
 
 
+def _check_first() -> type:
+    from reflectrl.tools.workbench.run_check import CheckFirst
+
+    return CheckFirst
+
+
 def _watching() -> Any:
     from reflectrl.tools.watching.listeners import listeners
 
@@ -127,6 +133,6 @@ VERBS = {
     "compare": _compare,
 }
 SECTIONS = {"alarms": AlarmsConfig, "watch": WatchConfig}
-RUN_OPTIONS = {"load": _load, "fork": _fork}
+RUN_OPTIONS = {"load": _load, "fork": _fork, "check": _check_first}
 LISTENERS = {"watching": _watching}
 CHECKS = {"memory": _memory}

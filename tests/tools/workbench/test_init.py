@@ -22,6 +22,7 @@ from reflectrl.tools.workbench.init import class_name
 
 TINY = [
     *("--model.layers", "1", "--model.width", "16", "--model.heads", "2", "--rl.updates", "2", "--rl.episodes", "4"),
+    *("--rl.own_wins_steps", "400", "--rl.own_wins_updates", "2"),
     *("--rl.eval_every", "1", "--rl.eval_episodes", "2", "--eval.episodes", "2"),
 ]
 

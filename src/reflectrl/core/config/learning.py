@@ -103,6 +103,9 @@ class SFTConfig:
     """Largest norm of the gradient; a larger gradient is scaled down to it."""
     eval_every: Count = 200
     """Optimiser steps between evaluations on validation rows."""
+    eval_epochs: Natural = 20
+    """Passes over the training rows after which an evaluation is due, if `eval_every` steps take longer. With few
+    demonstrations, the best weights come early, and `patience` counts evaluations. 0 leaves it to `eval_every`."""
     eval_rows: Count = 256
     """Validation rows per evaluation, spread evenly over all rows."""
     patience: Count = 5
@@ -189,6 +192,17 @@ class RLConfig:
     """Learning rate of the critic."""
     critic_every: Count = 1
     """Number of updates per update of the critic. Above 1, the critic keeps its weights in the updates between."""
+    hold: Natural = 20
+    """Guard of a policy that imitation has taught, with a critic as the baseline: number of updates over which
+    `hold_kl` falls to nothing, after a warm-up of the critic (`hold_warmup`). 0 turns the guard off, and with it
+    `hold_warmup` and `hold_lr`."""
+    hold_warmup: Natural = 5
+    """Smallest `critic_warmup` after imitation (`hold`)."""
+    hold_kl: NonNegative = 0.5
+    """Weight of the KL divergence from the imitated policy, added to `kl_coef` when the policy begins to learn
+    (`hold`)."""
+    hold_lr: Positive = 0.4
+    """Factor of `lr` after imitation (`hold`)."""
     critic_coef: NonNegative = 0.5
     """Weight of the value loss."""
     entropy_coef: NonNegative = 0.01
@@ -270,6 +284,19 @@ class RLConfig:
     count_coef: NonNegative = 0.0
     """Bonus for reaching an observation for the n-th time: this number, divided by the square root of n. It is never
     part of the reported reward."""
+    own_wins: Natural = 0
+    """Before RL from an untrained model: number of training tasks for which a search in the environment looks for a win
+    to imitate ([exploration.md](exploration.md)). 0 turns this off; where luck decides what an action does, or chance
+    wins half of the episodes, nothing is searched."""
+    own_wins_steps: Count = 200_000
+    """Environment steps after which that search ends. A single task gets a tenth of them at most."""
+    own_wins_updates: Count = 300
+    """Optimiser steps of imitating the wins that were found."""
+    minutes: NonNegative = 0.0
+    """Time limit of a training (minutes), which then ends with its best weights; 0 for none. With it, results depend on
+    the machine's speed."""
+    patience: Natural = 0
+    """Number of evaluations without improvement after which a training ends that has won something; 0 for none."""
     eval_every: Count = 10
     """Updates between evaluations on validation tasks (or prompts). The best weights are kept."""
     eval_episodes: Count = 30

@@ -108,7 +108,9 @@ def table(episode: LiveEpisode, advice: Turn | None = None) -> str:
     """Return the screen before a choice: last reward, new text, reflection, and actions with their probabilities."""
     seen = len(episode.steps[-1].observation.history) if episode.steps else 0
     text = episode.observation.history[seen:] + episode.observation.state
-    lines = [f"--- step {len(episode.steps) + 1} ---", printable(text).rstrip("\n")]
+    lines = [f"--- step {len(episode.steps) + 1} of {episode.env.horizon} ---", printable(text).rstrip("\n")]
+    if not episode.steps:
+        lines.insert(0, f"task {printable_line(episode.task.id)}")
     if episode.reflection is not None:
         lines.append(f"reflection: {printable(episode.reflection)}")
     if episode.steps:

@@ -15,7 +15,7 @@ from reflectrl.core.plugins import announced, resolve, suggestion
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.teach import Recorder
 from reflectrl.core.teach.record import doubt_about_loss
-from reflectrl.core.terminal import printable_line
+from reflectrl.core.terminal import printable, printable_line
 from reflectrl.core.types import Episode, Task, UserError
 from reflectrl.runs.card import read_card
 from reflectrl.runs.state import CARD
@@ -61,6 +61,8 @@ def play(
         by_hand = player is None or take_over
         wanted = episodes or (len(tasks) if by_hand and recorder is not None else 1)
         if by_hand:
+            if env.instructions:
+                print(printable(env.instructions))
             print(f"type {HELP}")
             played = _by_hand(env, _helpers(env, who, player), reflector, tasks, seed, take_over, recorder is not None)
         else:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 class AlarmsConfig:
     """Settings of alarms: the reaction to a training that collapses."""
 
-    action: Literal["off", "warn", "stop", "roll-back"] = "off"
-    """Reaction to an alarm. off: none. warn: print a line, and note it in the metrics. stop: end the training with the
-    best weights so far. roll-back: continue from the best weights with half the learning rate (SFT and offline learning
-    stop)."""
+    action: Literal["off", "warn", "stop", "roll-back"] = "warn"
+    """Reaction to an alarm. off: none. warn: print a line once per kind of alarm, and note each in the metrics. stop:
+    end the training with the best weights so far. roll-back: continue from the best weights with half the learning rate
+    (SFT and offline learning stop)."""
     patience: Count = 5
     """Number of bad updates in a row that raise an alarm. A number that is not finite is an alarm at once."""
     entropy: NonNegative = 0.01
@@ -30,6 +30,13 @@ class AlarmsConfig:
     (`rl.baseline` with groups)."""
     identical: Count = 1
     """Raise an alarm if an update's episodes take at most this many different actions, unless the task is `solved`."""
+    never_won: Count = 2000
+    """Raise an alarm if this many episodes were played and none was won."""
+    main_action: Share = 0.8
+    """Raise an alarm if hardly any episode is won and a single action takes more than this share of all steps."""
+    still: Count = 30
+    """Raise an alarm if the mean return of this many updates equals the mean before them, and hardly any episode is
+    won."""
     success_drop: Share = 0.3
     """Raise an alarm if the mean success of the last `patience` updates is this far below the stage's best such
     mean."""

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,13 +14,15 @@ import tyro
 from rich.live import Live
 from rich.table import Table
 
-from reflectrl.core.config import read_recipe
+from reflectrl.core.config import Recipe, read_recipe
+from reflectrl.core.config.folders import locked, no_link
 from reflectrl.core.digests import unseal
 from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.terminal import console
 from reflectrl.core.types import UserError
-from reflectrl.runs.artifact import STAGES
+from reflectrl.runs.artifact import STAGES, Artifact
 from reflectrl.runs.graph import planned
+from reflectrl.runs.progress import duration
 from reflectrl.runs.state import State
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -74,9 +76,10 @@ def table(folder: Path) -> Table:
     graph, settings = planned(recipe), recipe.plain()
     says = {key: state.says(artifact, settings) for key, artifact in graph.items() if not artifact.always}
     counts = (counted(stage, [known for key, known in says.items() if graph[key].stage == stage]) for stage in STAGES)
-    title = f"{recipe.name}: {', '.join(filter(None, counts))}{'; complete' if is_complete(folder) else ''}"
+    title = f"{recipe.name}: {', '.join(filter(None, counts))}; {condition(folder)}"
     shown = Table(title=title, title_justify="left")
-    for heading in ("artifact", "state", "step", "success or loss on validation", "", *SHOWN.values(), "steps/s"):
+    headings = ("artifact", "state", "step", "left", "success or loss on validation", "", *SHOWN.values(), "steps/s")
+    for heading in headings:
         shown.add_column(heading, no_wrap=True, justify="left" if heading in ("artifact", "state") else "right")
     timings = lines(folder / "timings.jsonl")
     for key, known in says.items():
@@ -85,11 +88,54 @@ def table(folder: Path) -> Table:
             continue
         name = Path(artifact.training).stem if artifact.training else ""
         logged = lines(folder / "metrics" / f"seed{artifact.seed}-{name}.jsonl") if name else []
-        shown.add_row(key, known, *cells(logged, speed(logged, timings)))
+        last = steps_of(recipe, artifact)
+        left = time_left(logged, timings, last) if known == "begun" and is_running(folder) else ""
+        shown.add_row(key, known, *cells(logged, speed(logged, timings), last, left))
         alarms = [line for line in logged if "alarm" in line]
         if alarms:
             shown.add_row("", f"alarm at step {alarms[-1]['step']}: {alarms[-1]['alarm']}")
     return shown
+
+
+def condition(folder: Path) -> str:
+    """Return whether a run is complete, running or interrupted, in a word."""
+    if is_complete(folder):
+        return "complete"
+    return "running" if is_running(folder) else f"interrupted; reflectrl run {folder / 'recipe.toml'} goes on"
+
+
+def is_running(folder: Path) -> bool:
+    """Tell whether a process holds the lock of a run folder."""
+    try:
+        with open(folder / ".lock", "a+", encoding="utf-8", opener=no_link) as file:
+            return not locked(file)
+    except OSError:
+        return False
+
+
+def steps_of(recipe: Recipe, artifact: Artifact) -> int:
+    """Return the largest number of steps of a training; 0 if it is not known."""
+    if artifact.kind == "sft":
+        return recipe.sft_budget(str(artifact.given("player"))).steps
+    if artifact.kind == "rl":
+        return replace(recipe.rl, **artifact.given("changes")).updates
+    return 0
+
+
+def time_left(logged: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]], last: int) -> str:
+    """Return the time that a training still takes at its mean pace, in words; "" if it is not known."""
+    own = timings_of(logged, timings)
+    if not last or not own or not own[-1]["step"]:
+        return ""
+    return duration(sum(line["seconds"] for line in own) / own[-1]["step"] * (last - logged[-1]["step"]))
+
+
+def timings_of(logged: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the timings that belong to a training's metrics."""
+    kind = {(line.get("kind"), line.get("seed"), line.get("arm")) for line in logged}
+    return [
+        line for line in timings if (line.get("kind"), line.get("seed"), line.get("arm")) in kind and "step" in line
+    ]
 
 
 def counted(stage: str, states: Sequence[str]) -> str:
@@ -97,8 +143,8 @@ def counted(stage: str, states: Sequence[str]) -> str:
     return f"{stage} {states.count('done')} of {len(states)}" if states else ""
 
 
-def cells(logged: Sequence[Mapping[str, Any]], rate: float | None) -> list[str]:
-    """Return the cells of a training: step, validation curve, its latest value, and the latest other metrics."""
+def cells(logged: Sequence[Mapping[str, Any]], rate: float | None, last: int, left: str) -> list[str]:
+    """Return the cells of a training: step, time left, validation curve, its latest value, the latest other metrics."""
     if not logged:
         return []
     scores = next(
@@ -108,7 +154,8 @@ def cells(logged: Sequence[Mapping[str, Any]], rate: float | None) -> list[str]:
     for line in logged:
         latest.update(line)
     others = [number(latest.get(name)) for name in SHOWN]
-    return [str(latest["step"]), bars(scores), number(scores[-1]) if scores else "", *others, number(rate)]
+    step = f"{latest['step']} of {last}" if last else str(latest["step"])
+    return [step, left, bars(scores), number(scores[-1]) if scores else "", *others, number(rate)]
 
 
 def curve(logged: Sequence[Mapping[str, Any]], name: str) -> list[float]:
@@ -133,8 +180,7 @@ def number(value: Any) -> str:
 def speed(logged: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]) -> float | None:
     """Return environment steps per second between the last two evaluations of an online training."""
     steps = {line["step"]: line["env_steps"] for line in logged if "env_steps" in line}
-    kind = {(line.get("kind"), line.get("seed"), line.get("arm")) for line in logged}
-    own = [line for line in timings if (line.get("kind"), line.get("seed"), line.get("arm")) in kind and "step" in line]
+    own = timings_of(logged, timings)
     if len(own) < 2 or not own[-1].get("seconds"):
         return None
     # A timing covers the time since the previous one, so its seconds go with the steps between the two.

@@ -1,0 +1,180 @@
+"""Search for wins in the environment itself, as episodes to imitate before RL, where chance hardly ever wins.
+
+Play is cheap beside learning, and an environment repeats an episode from its seed and its actions. So a search can
+return to a point that it has reached and try on from there, as in Ecoffet et al. 2021, "First return, then explore".
+What it finds is shortened by leaving out actions that were not needed. No model plays, and nobody shows anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.players.simple import RandomPlayer
+from reflectrl.core.rollout import Start, TimeStep, advance, begin
+from reflectrl.core.types import Episode, Step, Task, Turn, UserError, named_seed
+
+PLAYER = RandomPlayer.__name__
+
+
+@dataclass
+class Point:
+    """Point of an episode that the search can return to.
+
+    Attributes:
+        actions: the fewest known actions that lead there.
+        earned: sum of the rewards above 0 on the way. Costs are left out: they would keep the search near the start.
+        visits: how often the search has begun from there.
+    """
+
+    actions: tuple[str, ...]
+    earned: float
+    visits: int = 0
+
+
+class Search:
+    """Search for a win of a single task.
+
+    Args:
+        env: environment of this process.
+        seed: seed of the environment's randomness in this episode, and of the search.
+
+    Attributes:
+        steps: number of environment steps taken, those of returns included.
+    """
+
+    def __init__(self, env: TextEnv, task: Task, seed: int) -> None:
+        self.env, self.task, self.seed, self.steps = env, task, seed, 0
+        self.points: dict[str, Point] = {}
+        self.rng = np.random.default_rng(named_seed(seed, "search"))
+
+    def find(self, most_steps: int) -> tuple[str, ...] | None:
+        """Return the actions of a win, shortened; None if the search took `most_steps` without one."""
+        while self.steps < most_steps:
+            point = self._choose()
+            won = self._explore(point)
+            if won is not None:
+                return self.shorten(won)
+        return None
+
+    def _choose(self) -> Point:
+        """Draw a point: seldom visited ones and those that have earned more are drawn more often."""
+        if not self.points:
+            return Point((), 0.0)
+        points = list(self.points.values())
+        earned = np.array([point.earned for point in points])
+        spread = float(earned.max() - earned.min()) or 1.0
+        weights = np.exp(2 * (earned - earned.max()) / spread)
+        weights = weights / np.sqrt([1 + point.visits for point in points])
+        point = points[int(self.rng.choice(len(points), p=weights / weights.sum()))]
+        point.visits += 1
+        return point
+
+    def _explore(self, point: Point) -> tuple[str, ...] | None:
+        """Return to a point, and act at random from there. Return the actions if the episode was won."""
+        now = self._repeat(point.actions)
+        actions, earned = list(point.actions), point.earned
+        # Short walks explore around many points, long ones may reach what lies far off: lengths of every scale.
+        for _ in range(int(self.env.horizon ** self.rng.random())):
+            if now is None or now.done:
+                break
+            action = now.observation.actions[int(self.rng.integers(len(now.observation.actions)))]
+            now = self._step(action, now)
+            actions.append(action)
+            earned += max(0.0, now.reward)
+            if now.success:
+                return tuple(actions)
+            if not now.done:
+                self._note(now, tuple(actions), earned)
+        return None
+
+    def _note(self, now: TimeStep, actions: tuple[str, ...], earned: float) -> None:
+        """Remember a point, or a shorter or more rewarding way to it."""
+        seen = now.observation
+        # What was earned tells apart what a short text may hide, such as a key that was taken.
+        text = "\x1f".join((seen.state, *seen.actions, f"{earned:.1f}"))
+        key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        known = self.points.get(key)
+        if known is None:
+            self.points[key] = Point(actions, earned)
+        elif len(actions) < len(known.actions):
+            known.actions, known.earned = actions, earned
+
+    def shorten(self, actions: tuple[str, ...]) -> tuple[str, ...]:
+        """Leave out actions without which the same episode is still won, long stretches first."""
+        size = max(1, len(actions) // 2)
+        while size:
+            start = 0
+            while start < len(actions):
+                tried = actions[:start] + actions[start + size :]
+                if tried and self._wins(tried):
+                    actions = tried
+                else:
+                    start += size
+            size //= 2
+        return actions
+
+    def _wins(self, actions: Sequence[str]) -> bool:
+        now = self._repeat(actions)
+        return now is not None and now.success
+
+    def _repeat(self, actions: Sequence[str]) -> TimeStep | None:
+        """Begin the episode and take these actions; None if they cannot be taken."""
+        _, now = begin(self.env, self.task, Start(self.seed, ()))
+        for action in actions:
+            if now.done or action not in now.observation.actions:
+                return None
+            now = self._step(action, now)
+            if now.success:
+                return now
+        return now
+
+    def _step(self, action: str, now: TimeStep) -> TimeStep:
+        self.steps += 1
+        return advance(self.env, self.task, now.observation.actions.index(action))
+
+
+def find_wins(
+    make_env: Callable[[], TextEnv], tasks: Sequence[Task], most_steps: int, seed: int
+) -> Iterator[tuple[Episode | None, int]]:
+    """Search for a win of each task in turn.
+
+    Args:
+        tasks: training tasks.
+        most_steps: number of environment steps after which the search ends. A single task gets a tenth at most.
+        seed: seed of the run.
+
+    Yields:
+        The win, labelled for imitation, or None; and the number of steps that were taken.
+    """
+    env, left = make_env(), most_steps
+    try:
+        for task in tasks:
+            search = Search(env, task, named_seed(seed, "own wins", task.id))
+            actions = search.find(min(left, most_steps // 10))
+            left -= search.steps
+            yield (None if actions is None else episode_of(env, task, search.seed, actions)), search.steps
+            if left <= 0:
+                break
+    finally:
+        env.close()
+
+
+def episode_of(env: TextEnv, task: Task, seed: int, actions: Sequence[str]) -> Episode:
+    """Play a win again, and label all of its steps for imitation.
+
+    Raises:
+        UserError: the environment behaves differently than before.
+    """
+    steps, now = begin(env, task, Start(seed, tuple(actions)))
+    if not now.success:
+        raise UserError(f"environment {type(env).__name__}: a win of task {task.id!r} does not win again")
+    labelled: list[Step] = []
+    for step in steps:
+        turn = Turn(PLAYER, step.observation.actions[step.action], choice=step.action)
+        labelled.append(replace(step, turns=(turn,), target=step.action, label="positive"))
+    return Episode(task, tuple(labelled), True, False, seed, {"player": "search"})

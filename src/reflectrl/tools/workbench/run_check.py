@@ -1,0 +1,49 @@
+"""`run` checks an environment of the user's own before it trains in it for the first time."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from reflectrl.cli.run import RunOption
+from reflectrl.core.config import Recipe
+from reflectrl.core.plugins import announced, one_line
+from reflectrl.core.types import UserError
+from reflectrl.runs.graph import ENVIRONMENT, kind_of
+
+
+@dataclass(frozen=True)
+class CheckFirst(RunOption):
+    """The option `--check` of `reflectrl run`."""
+
+    check: bool = True
+    """Check the promises of an environment that no package brings, before a new run trains in it."""
+
+    def prepare(self, recipe: Recipe, folder: Path) -> None:
+        """Check the environment, unless it is installed or the run has begun already.
+
+        Raises:
+            UserError: names the broken promise.
+        """
+        name = recipe.env.get("name")
+        if not self.check or name is None or kind_of(recipe) is not ENVIRONMENT:
+            return
+        if name in announced("envs") or name.startswith("reflectrl."):
+            return
+        if (folder / "recipe.toml").is_file() or recipe.env_workers:
+            return
+        from reflectrl.core.envs import make  # slow imports
+        from reflectrl.tools.workbench.check import EnvCheckError, check_text_env
+
+        try:
+            check_text_env(functools.partial(make, recipe.env))
+        except EnvCheckError as error:
+            raise UserError(
+                f"environment {name!r} breaks a promise: {error}; mend it, or train as it is with --no-check"
+            ) from error
+        except UserError:
+            raise
+        except Exception as error:  # of the environment's own code
+            raise UserError(f"environment {name!r} raised {one_line(error)}") from error
+        print(f"{name}: every promise is kept (reflectrl check-env says what else it is fit for)", flush=True)
