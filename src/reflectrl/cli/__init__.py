@@ -47,9 +47,9 @@ def main(words: Sequence[str] | None = None) -> int:
                 print(f"reflectrl {reflectrl.__version__}")
             else:
                 from reflectrl.cli.arguments import parse
-                from reflectrl.cli.verbs import all_verbs, purposes
+                from reflectrl.cli.verbs import Verbs, purposes
 
-                verbs = all_verbs()
+                verbs = Verbs()
                 verb, settings = parse(words, verbs, "reflectrl", f"{DESCRIPTION}\n\n{purposes(verbs)}")
                 verb(settings)
             sys.stdout.flush()
