@@ -53,9 +53,9 @@ PURPOSES = {
 """Purposes of users, with the verbs that serve them."""
 
 
-def purposes(known: Mapping[str, type]) -> str:
+def purposes(verbs_by_name: Mapping[str, type]) -> str:
     """Return the installed verbs by what people want to do, a line for each purpose, for the help."""
-    lines, installed = list[str](), list(known)  # a list, since asking the mapping would import each verb
+    lines, installed = list[str](), list(verbs_by_name)  # a list, since asking the mapping would import each verb
     for purpose, verbs in PURPOSES.items():
         there = [verb for verb in verbs if verb in installed]
         if there:
