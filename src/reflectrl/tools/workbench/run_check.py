@@ -15,10 +15,10 @@ from reflectrl.runs.graph import ENVIRONMENT, kind_of
 
 @dataclass(frozen=True)
 class CheckFirst(RunOption):
-    """The option `--check` of `reflectrl run`."""
+    """The option `--no-check` of `reflectrl run`."""
 
-    check: bool = True
-    """Check the promises of an environment that no package brings, before a new run trains in it."""
+    no_check: bool = False
+    """Leave out the check of an environment that no package brings, which a new run does before it trains."""
 
     def prepare(self, recipe: Recipe, folder: Path) -> None:
         """Check the environment, unless it is installed or the run has begun already.
@@ -27,7 +27,7 @@ class CheckFirst(RunOption):
             UserError: names the broken promise.
         """
         name = recipe.env.get("name")
-        if not self.check or name is None or kind_of(recipe) is not ENVIRONMENT:
+        if self.no_check or name is None or kind_of(recipe) is not ENVIRONMENT:
             return
         if name in announced("envs") or name.startswith("reflectrl."):
             return
