@@ -1,6 +1,5 @@
 """The Python API: training, loading, acting and evaluating, as a program does it."""
 
-import json
 import re
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import reflectrl
 from reflectrl import UserError
 from reflectrl.core.config import Recipe, load_recipe, read_recipe
 from reflectrl.core.types import Observation
-from reflectrl.tools.exporting.agents import export_agent
 
 SETTINGS: dict[str, Any] = {
     "arms": ["random", "sft", "reflect-rl"],
@@ -86,24 +84,6 @@ def test_plain_text_and_a_list_of_actions_are_enough(run: reflectrl.Run) -> None
     assert agent.name == "reflect-rl"
     assert agent.act("A F\nF G\nLast: none\n", ["left", "down"]) in (0, 1)
     assert agent.act("F F\nA G\nLast: down\n", ["left", "down", "right"]) in (0, 1, 2)
-
-
-def test_numpy_alone_decides_as_torch_does(run: reflectrl.Run, tmp_path: Path) -> None:
-    export_agent(run.folder, "sft", 0, tmp_path / "agent")
-    states, options = ["A F\nF G\nLast: none\n", "F F\nA G\nLast: down\n"], ["left", "down", "right"]
-    agent = reflectrl.load_agent(tmp_path / "agent")
-    expected = [agent.decide(state, options) for state in states]
-    code = (
-        "import sys, json, reflectrl\n"
-        f"agent = reflectrl.load_agent({str(tmp_path / 'agent')!r}, runtime='numpy')\n"
-        f"found = [agent.decide(state, {options!r}) for state in {states!r}]\n"
-        "print(json.dumps([agent.name, 'torch' in sys.modules, [[one.choice, one.confidence] for one in found]]))"
-    )
-    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    name, imported, found = json.loads(said)
-    assert (name, imported) == ("sft", False)
-    assert [choice for choice, _ in found] == [decision.choice for decision in expected if decision]
-    assert [p for _, p in found] == pytest.approx([d.confidence for d in expected if d], abs=1e-2)
 
 
 def test_players_that_need_no_training_are_evaluated_by_name() -> None:

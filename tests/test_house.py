@@ -26,13 +26,14 @@ ORDER = {
         "calibration", "config",
         "statistics", "prompts", "envs", "players", "rollout", "episodes", "teach", "evaluation",
     ),
-    "serving": ("endpoints", "remote", "server"),
+    "serving": ("endpoints", "remote", "server", "parts"),
     "methods": (
         "shared", "archer", "distilled", "hindsight", "linvit", "offline", "expert_iteration", "prompted",
         "reflector_rejection", "reflector_rl",
     ),
     "tools": (
         "pretrained", "downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "browser",
+        "parts",
     ),
 }  # fmt: skip
 """Parts of a room; each imports only from itself and from those before it."""

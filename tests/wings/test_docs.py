@@ -55,6 +55,8 @@ VALUES = shlex.split("--values.critic_steps 2 --values.critic_batch 4 --values.a
 SMALL = {
     "run taxi": TINY,
     "run taxi-demo": TINY,
+    "run taxi-paper": [*TINY, "--arms", "no-reflection", "--eval.repeats", "1"],
+    "data sft": [],
     "run portals": [*TINY, "--env.train", "8", "--env.validation", "4", "--env.test", "4"],
     "run guess.toml": TINY,
     "run my_env": TINY,

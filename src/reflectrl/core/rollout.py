@@ -116,15 +116,14 @@ def rollout(
 
             # The players speak and choose, each for all episodes at once, because a model is fastest in batches.
             episodes = [live for live, _ in playing]
-            speaking = episodes
-            if reflect_probability < 1:
-                # The number is drawn from the episode's own generator, so it does not depend on the other episodes.
-                speaking = [
-                    live for live in episodes if reflector is not None and live.rng.random() < reflect_probability
-                ]
-            if reflector is not None and speaking:
-                for live, turn in zip(speaking, reflector.turns(speaking), strict=True):
-                    live.turns.append(turn)
+            if reflector is not None:
+                speaking = episodes
+                if reflect_probability < 1:
+                    # The number is drawn from the episode's own generator, so it does not depend on the other episodes.
+                    speaking = [live for live in episodes if live.rng.random() < reflect_probability]
+                if speaking:
+                    for live, turn in zip(speaking, reflector.turns(speaking), strict=True):
+                        live.turns.append(turn)
             actions: list[int] = []
             for live, turn in zip(episodes, player.turns(episodes), strict=True):
                 assert turn.choice is not None, "the acting player took a turn without a choice"

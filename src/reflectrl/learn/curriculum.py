@@ -11,10 +11,32 @@ import numpy as np
 
 from reflectrl.core.config import RLConfig
 from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.plugins import suggestion
 from reflectrl.core.rollout import Start, begin
 from reflectrl.core.types import Episode, Task, UserError
 
 LOG = logging.getLogger(__name__)
+
+
+MERGED = "+"
+"""Separator of the names of stages that are merged into one."""
+
+
+def chosen_stages(wanted: Sequence[str], stages: Sequence[str]) -> tuple[str, ...]:
+    """Return the stages to train on: those that are wanted, some of them merged, or all stages of the environment.
+
+    Raises:
+        UserError: a stage is unknown.
+    """
+    for name in (name for stage in wanted for name in stage.split(MERGED)):
+        if name not in stages:
+            raise UserError(f"rl.stages: unknown stage {name!r}{suggestion(name, stages)}")
+    return tuple(wanted or stages)
+
+
+def is_part(name: str, stage: str) -> bool:
+    """Tell whether a stage of the environment is a part of a stage of the curriculum."""
+    return name in stage.split(MERGED)
 
 
 class Curriculum:
@@ -161,7 +183,7 @@ def draw_tasks(
     """
 
     def draw(stage: str, number: int) -> list[Task]:
-        tasks = env.tasks("train", stage)
+        tasks = [task for name in stage.split(MERGED) for task in env.tasks("train", name)]
         weights = rates.weights(tasks) if rates is not None else None
         return [tasks[int(i)] for i in rng.choice(len(tasks), size=number, replace=number > len(tasks), p=weights)]
 
@@ -260,7 +282,9 @@ class ReverseCurriculum:
         count = min(max(1, round(self.share * groups)), groups - 1) if self.share else 0
         if count > 0 and not self._wins:
             self._say_once("none", "rl.reverse: no winning episode yet; all episodes begin at the beginning until then")
-        open_wins = [w for (name, _), w in self._wins.items() if name == stage and len(w.actions) > self.distance]
+        open_wins = [
+            w for (name, _), w in self._wins.items() if is_part(name, stage) and len(w.actions) > self.distance
+        ]
         if not open_wins or count <= 0:
             return []
         drawn = rng.choice(len(open_wins), size=count, replace=count > len(open_wins))

@@ -155,10 +155,10 @@ def micro_batches(rows: Rows, lm: LanguageModel, config: SFTConfig) -> Iterator[
         shared = 0
         if config.by_episode:
             shared = shared_length(before, row.ids)  # rows of an episode are packed, and their prefix is read once
-        read, scored = len(row.ids) - shared, len(row.ids) - row.start
+        fresh, scored = len(row.ids) - shared, len(row.ids) - row.start
         if config.text_coef:
-            scored = read  # the prompt's own text has a loss as well
-        sizes.append(read * lm.activation_bytes + scored * lm.logits_bytes)
+            scored = fresh  # the prompt's own text has a loss as well
+        sizes.append(fresh * lm.activation_bytes + scored * lm.logits_bytes)
         before = row.ids
     return portions(sizes, ACTIVATIONS)
 
@@ -204,7 +204,7 @@ def completion_positions(packing: Packing, rows: Sequence[Example]) -> tuple[lis
     """Return, for the M completion tokens of packed rows, the positions that predict them, and the tokens."""
     positions, targets = list[int](), list[int]()
     for i, row in enumerate(rows):
-        positions += packing.places(i)[row.start - 1 :]  # each token is predicted at the token before it
+        positions += packing.places(i)[row.start - 1 :].tolist()  # each token is predicted at the token before it
         targets += row.ids[row.start :]
     return positions, targets
 

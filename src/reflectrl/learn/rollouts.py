@@ -140,7 +140,7 @@ class EpisodeRollouts(Rollouts):
     def replay(self, critic: ValueHead | None) -> Batch | None:
         config, rng = self.config, self.latest.rng
         self.buffer.add(self.latest.played)
-        drawn = self.buffer.draw(config.replay_episodes, rng, by_priority=config.self_imitation)
+        drawn = self.buffer.draw(config.replay_episodes, rng, config.self_imitation, config.replay_repeats)
         past = [self.buffer.episodes[i] for i in drawn] + self.log.sample(config.replay_log, rng)
         if not past:
             return None

@@ -7,7 +7,8 @@ memory (`shared/offline/reference_cache.py`). The settings are in `shared/offlin
 Sources: Baheti et al. 2024; for "archer", Zhou et al. 2024 (`shared/offline/utterance_critic.py`), whose offline form
 weights completions by exp(beta · advantage) without importance ratios, as here. Departures from the released code of
 Baheti et al.: each of their algorithms works with every kind of sampling, the loss does not depend on accumulation, and
-dropout is off, so ratios are 1 before the first step.
+dropout is off, so ratios are 1 before the first step. The reference stays as it is; the released code can replace it by
+a better checkpoint during training (`--baseline_update_threshold`, in none of its published commands).
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def train_offline(
         train, held_out = [items[i] for i in rows], [items[i] for i in held]
     weights_N = sampling_weights(train, cache, config)
     sampling = config.sampling if config.algorithm in DRAWN else "none"
-    steps = scaled_steps(config.steps, sampling, weights_N)
+    imitable = sum(data.imitable[item.rows[0]] for item in train) if data.imitable else 0
+    steps = scaled_steps(config.steps, sampling, weights_N, imitable)
     shared = {"steps": steps, "positive_share": float((weights_N > 0).float().mean())}
     scale = config.preference_lr_scale if config.algorithm in PREFERENCES else 1.0
     optimizers = make_optimizers(
@@ -456,11 +458,13 @@ ABOUT: dict[Algorithm, str] = {
     "wbc": "imitation weighted by reward-to-go",
     "r_gold": "the same, and by its own probability (GOLD)",
     "r_lol": "reward-to-go times importance ratio",
+    "r_lol_kl": "reward-to-go with a KL penalty",
     "a_lol": "A-LoL: advantage times importance ratio",
     "a_lol_ref_free": "A-LoL without importance ratio",
     "a_lol_seq": "A-LoL with a ratio per token",
     "a_lol_kl": "A-LoL with a KL penalty",
     "dpo": "preferences between logged actions of one state (DPO)",
+    "dpo_ref_free": "the same without the reference",
     "pro": "rankings of logged actions of one state (PRO)",
 }
 ARMS = {

@@ -24,7 +24,7 @@ from reflectrl.core.players import Player
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.rollout import Job, advance, rollout
 from reflectrl.core.types import Episode, Task, UserError, named_seed
-from reflectrl.learn.curriculum import Curriculum
+from reflectrl.learn.curriculum import Curriculum, chosen_stages
 from reflectrl.learn.exploration import RewardShaping
 from reflectrl.models.labels import require_labels
 from reflectrl.runs.arms import Arm, select_arms
@@ -140,7 +140,7 @@ def check_env(recipe: Recipe) -> str:
     check_teacher(recipe, env)
     if any(arm.rl is not None for arm in select_arms(recipe.arms, recipe).values()):
         # These raise now what RL would fail at hours later.
-        Curriculum(env.stages, rl.curriculum, rl.updates, rl.gate)
+        Curriculum(chosen_stages(rl.stages, env.stages), rl.curriculum, rl.updates, rl.gate)
         RewardShaping(rl, env)
     if is_labelled(recipe) and (tasks := env.tasks("train")):
         require_labels(len(advance(env, tasks[0], None, 0).observation.actions))

@@ -25,6 +25,12 @@ def _import_episodes() -> type:
     return ImportEpisodes
 
 
+def _estimate() -> type:
+    from reflectrl.tools.playing.verbs import EstimateSuccess
+
+    return EstimateSuccess
+
+
 def _export_agent() -> type:
     from reflectrl.tools.exporting.cli import ExportAgent
 
@@ -109,6 +115,7 @@ def _memory() -> ModuleType:
 VERBS = {
     "play": _play,
     "import-episodes": _import_episodes,
+    "estimate": _estimate,
     "export-agent": _export_agent,
     "export-browser": _export_browser,
     "init": _init,

@@ -148,6 +148,26 @@ def test_pro_by_hand():
     torch.testing.assert_close(grad_KT, torch.tensor([[-8 / 13 - 0.05] * 2, [8 / 13] * 2], dtype=torch.float64))
 
 
+def test_pro_imitates_the_completion_that_is_named():
+    lengths_K, rewards_K = torch.tensor([2, 2]), torch.tensor([3.0, 1.0], dtype=torch.float64)
+    found = losses.pro(LOGP, lengths_K, rewards_K, target=1)
+    assert found.item() == pytest.approx(LN(13 / 5) + 0.05 * LN(5))
+
+
+def test_ratios_are_not_clipped_at_0():
+    ratios_NT = torch.tensor([[0.01, 5.0]])
+    assert losses.clipped(ratios_NT, 0).equal(ratios_NT)
+    assert not losses.outside(ratios_NT, 0).any()
+
+
+def test_r_lol_with_a_penalty_by_hand():
+    # A reward of 2 times ln 8, and a tenth of the distance to a reference of probability 1/4.
+    ref_NT = torch.tensor([[LN(1 / 2), LN(1 / 2)]], dtype=torch.float64)
+    found_N, grad_NT = with_gradient(lambda x: losses.r_lol_kl(x, ref_NT, torch.tensor([2.0]), 0.1), LOGP[:1])
+    torch.testing.assert_close(found_N, torch.tensor([2 * LN(8) + 0.1 * LN(2 / 8 * 2)], dtype=torch.float64))
+    torch.testing.assert_close(grad_NT, torch.full_like(grad_NT, -2 + 0.1))
+
+
 def test_pro_of_three_by_hand():
     # Scores ln (1/2, 1/3, 1/6), rewards 3, 2, 1. First: distances 1 and 2, own exponent 2: (1/2)^2 = 1/4 against
     # 1/3 and (1/6)^2 = 1/36: 9 / (9 + 12 + 1). Second: distance 1: 1/3 against 1/6: 2/3. And 0.1 · 2^2 · ln 2.

@@ -9,6 +9,7 @@ import inspect
 import itertools
 import sys
 import textwrap
+import types
 import typing
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -162,6 +163,8 @@ def _words(hint: Any) -> str:
         return rule if isinstance(arguments[1], Matching) else f"{kind}, {rule.removeprefix('a list of ')}"
     if origin is Literal:
         return " or ".join(f"`{choice}`" for choice in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(_words, arguments))
     if origin is tuple:
         return f"list (each {_words(arguments[0])})"
     return {int: "whole number", float: "number", bool: "true or false", str: "text"}.get(hint, "table")

@@ -61,7 +61,7 @@ def passes(policy: Policy, questions: Sequence[Question]) -> Iterator[list[int]]
 
 def spoken(policy: Policy, actions: Actions, label: int) -> Ids:
     """Return the tokens that choose the action with a label (numbered from 0), without end-of-text."""
-    ids = policy.answers(actions).ids[label]
+    ids = policy.candidates(actions).ids[label]
     return ids[:-1] if len(ids) > 1 and ids[-1] == policy.lm.end else ids
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.types import Sampling
-from reflectrl.models.backend import Written
+from reflectrl.models.backend import Completion
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.players import Reflector, draw
 from reflectrl.models.sharing import Ids, KVCache
@@ -40,7 +40,7 @@ class SampledReflector(Reflector):
 
     def _compute(
         self, keys: Sequence[Ids], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
-    ) -> list[Written]:
+    ) -> list[Completion]:
         self._ends, end = {}, self.lm.tokenizer.eos_token_id
         found = super()._compute(keys, episodes, caches)
         ends = [self._ends.get(id(episode.rng)) for episode in episodes]

@@ -212,7 +212,7 @@ class EndpointReflector:
 
     def _fitting(self, episode: LiveEpisode, reflection: str) -> str:
         observation = replace(episode.observation, history="")  # which gives way to the reflection
-        answer = max(map(len, self.policy.answers(observation.actions).ids))
+        answer = max(map(len, self.policy.candidates(observation.actions).ids))
         room = self.policy.lm.context - len(self.policy.prompt(observation, "")) - answer - SEAMS
         ids = self.policy.lm.encode(reflection)
         return reflection if len(ids) <= room else str(self.policy.lm.tokenizer.decode(ids[: max(0, room)]))

@@ -20,5 +20,11 @@ def _judge() -> type:
     return Judge
 
 
+def _score() -> type:
+    from reflectrl.wings.text.cli.score import Score
+
+    return Score
+
+
 SECTIONS = {"text": TextConfig, "rewards": Rewards, "test_rewards": TestRewards}
-VERBS = {"offline": _offline, "judge": _judge}
+VERBS = {"offline": _offline, "judge": _judge, "score": _score}

@@ -21,15 +21,19 @@ from reflectrl.methods.shared.offline.config import LogAlgorithm, OfflineConfig
 from reflectrl.methods.shared.offline.reference_cache import ReferenceCache
 from reflectrl.methods.shared.offline.transitions import logged_steps
 
-BY_REWARD = ("wbc", "r_gold", "r_lol")
+BY_REWARD = ("wbc", "r_gold", "r_lol", "r_lol_kl")
 A_LOL = ("a_lol", "a_lol_ref_free", "a_lol_seq", "a_lol_kl")
 BY_ADVANTAGE = (*A_LOL, "archer")
-PREFERENCES = ("dpo", "pro")
+DPO = ("dpo", "dpo_ref_free")
+PREFERENCES = (*DPO, "pro")
 """Algorithms that weight completions by reward R (`BY_REWARD`) or by advantage A (`BY_ADVANTAGE`), and algorithms that
-compare completions (`PREFERENCES`)."""
+compare completions (`PREFERENCES`), among them two forms of DPO."""
 DRAWN = BY_REWARD + A_LOL
 """Algorithms that the key `sampling` applies to. "archer" gives every completion a positive weight and draws from all,
 as its source does. With only the few completions of positive advantage, it would forget what the reference knew."""
+
+LEAST_REWARD = 1e-6
+"""Distance from 0 and 1 that rewards keep where logits are taken, so that these stay finite."""
 
 UNMOVED: dict[LogAlgorithm, LogAlgorithm] = {
     "r_gold": "wbc", "r_lol": "wbc", "a_lol": "a_lol_ref_free", "a_lol_seq": "a_lol_ref_free",
@@ -45,7 +49,10 @@ WEIGHTED_LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor, OfflineConfig], Ten
     "a_lol_ref_free": lambda logp_NT, ref_NT, weights_N, config: losses.a_lol_ref_free(logp_NT, weights_N),
     "a_lol_seq": lambda logp_NT, ref_NT, weights_N, config: losses.a_lol_seq(logp_NT, ref_NT, weights_N, config.clip),
     "a_lol_kl": lambda logp_NT, ref_NT, weights_N, config: losses.a_lol_kl(
-        logp_NT, ref_NT, weights_N, config.beta, config.kl
+        logp_NT, ref_NT, weights_N, config.kl_beta, config.kl
+    ),
+    "r_lol_kl": lambda logp_NT, ref_NT, weights_N, config: losses.r_lol_kl(
+        logp_NT, ref_NT, weights_N, config.kl_beta, config.kl
     ),
     "archer": lambda logp_NT, ref_NT, weights_N, config: losses.awr(logp_NT, weights_N, config.awr_beta),
 }
@@ -63,10 +70,12 @@ class Item(NamedTuple):
     Attributes:
         rows: indices of the completions in their data set.
         rewards: reward of each completion.
+        target: index among the item's completions of the one that PRO also imitates.
     """
 
     rows: tuple[int, ...]
     rewards: tuple[float, ...]
+    target: int = 0
 
 
 def items_of(data: Dataset, algorithm: str) -> list[Item]:
@@ -83,7 +92,7 @@ def items_of(data: Dataset, algorithm: str) -> list[Item]:
     ranked = rankings(data)
     if not ranked:
         raise UserError(f"offline: {algorithm} compares completions of one prompt, and no two here differ in reward")
-    return pairs(ranked) if algorithm == "dpo" else ranked
+    return pairs(ranked) if algorithm in DPO else ranked
 
 
 def rankings(data: Dataset) -> list[Item]:
@@ -99,7 +108,10 @@ def rankings(data: Dataset) -> list[Item]:
         means = [(float(data.rewards_N[rows].mean()), rows[0]) for rows in answers.values()]
         means.sort(key=lambda mean: -mean[0])
         if means[0][0] > means[-1][0]:
-            ranked.append(Item(tuple(row for _, row in means), tuple(mean for mean, _ in means)))
+            named = [i for i, (_, row) in enumerate(means) if data.imitable and data.imitable[row]]
+            # The best is imitated unless the row names another one, as the rows of HHA do.
+            target = named[0] if 0 < len(named) < len(means) else 0
+            ranked.append(Item(tuple(row for _, row in means), tuple(mean for mean, _ in means), target))
     return ranked
 
 
@@ -144,13 +156,18 @@ def losses_of(
         count = float(lengths_N.sum()) if by_token else len(rows)
         noted = {"clip_fraction": float(losses.outside(ratios, config.clip).sum()) / count}
         noted["kl"] = float(losses.k3(ref_NT - logp_NT).sum(1).mean())
-    if config.algorithm == "dpo":
-        refs = (None, None) if config.reference_free else (ref_NT[::2], ref_NT[1::2])
+    if config.algorithm in DPO:
+        refs = (None, None) if config.algorithm == "dpo_ref_free" else (ref_NT[::2], ref_NT[1::2])
         return losses.dpo(logp_NT[::2], logp_NT[1::2], config.beta, *refs), noted
     if config.algorithm == "pro":
         sizes = [len(item.rows) for item in items]
         lists = zip(logp_NT.split(sizes), lengths_N.split(sizes), items, strict=True)
-        ranked = [losses.pro(x, n, x.new_tensor(item.rewards), config.pro_sft) for x, n, item in lists]
+        ranked = []
+        for logp_KT, lengths_K, item in lists:
+            rewards_K = logp_KT.new_tensor(item.rewards)
+            if config.pro_logits:
+                rewards_K = rewards_K.logit(eps=LEAST_REWARD)
+            ranked.append(losses.pro(logp_KT, lengths_K, rewards_K, config.pro_sft, item.target))
         return torch.stack(ranked), noted
     if config.algorithm in BY_REWARD:
         weights_N = logp_NT.new_tensor([item.rewards[0] for item in items])

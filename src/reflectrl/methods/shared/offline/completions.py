@@ -97,6 +97,7 @@ class Dataset:
         rewards_N: rewards, mapped by `affine`: onto [0, 1] for steps, unchanged for text.
         groups: name shared by the completions of one prompt. Preferences are made within a group.
         units: name of the unit that is held out as a whole: the task of a step, the group of a text.
+        imitable: whether each completion is worth imitating; empty if all are.
     """
 
     completions: Completions
@@ -104,6 +105,7 @@ class Dataset:
     groups: Sequence[str]
     units: Sequence[str]
     affine: Affine = Affine()
+    imitable: Sequence[bool] = ()
 
     def __len__(self) -> int:
         return len(self.completions)

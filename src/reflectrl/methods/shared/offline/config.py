@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from reflectrl.core.config import Recipe
 
 Algorithm = Literal[
-    "nll", "wbc", "r_gold", "r_lol", "a_lol", "a_lol_ref_free", "a_lol_seq", "a_lol_kl", "dpo", "pro"
+    "nll", "wbc", "r_gold", "r_lol", "r_lol_kl", "a_lol", "a_lol_ref_free", "a_lol_seq", "a_lol_kl", "dpo",
+    "dpo_ref_free", "pro"
 ]  # fmt: skip
 """Algorithms of offline learning from samples and from episode logs."""
 LogAlgorithm = Literal[Algorithm, "archer"]
@@ -23,27 +24,34 @@ class OfflineConfig:
     """Offline learning of the policy from a log of episodes, or of any model from samples with rewards."""
 
     algorithm: LogAlgorithm = "a_lol"
-    """Algorithm: likelihood ("nll"), likelihood weighted by rewards ("wbc", "r_gold", "r_lol") or by advantages
-    ("a_lol" and its variants; on episode logs also "archer"), or preferences ("dpo", "pro"). In a run, each arm sets
-    its own."""
+    """Algorithm: likelihood ("nll"), likelihood weighted by rewards ("wbc", "r_gold", "r_lol", "r_lol_kl") or by
+    advantages ("a_lol" and its variants; on episode logs also "archer"), or preferences ("dpo", also as "dpo_ref_free"
+    without the reference, and "pro"). In a run, each arm sets its own."""
     sampling: Literal["none", "good_priority", "good_random", "all_priority"] = "good_priority"
     """Sampling of the weighted algorithms: "none" draws uniformly from all completions, "good_priority" in proportion
-    to the weight, "good_random" uniformly from completions of positive weight, "all_priority" from all in proportion to
-    the distance between reward and value. "nll", "archer" and preferences always draw uniformly."""
-    clip: Annotated[float, Range(above=0, most=1)] = 0.9
-    """Clip range: importance ratios are clamped to [1 - clip, 1 + clip]."""
+    to the weight, "good_random" uniformly from completions of positive weight. These leave out rejected answers.
+    "all_priority" is "good_priority" with the rejected answers in the same pool; it only differs for weights by
+    advantage. "nll", "archer" and preferences always draw uniformly."""
+    clip: Annotated[float, Range(least=0, most=1)] = 0.9
+    """Clip range: importance ratios are clamped to [1 - clip, 1 + clip]. 0 does not clip them."""
     beta: NonNegative = 0.1
-    """Weight of the KL penalty in a_lol_kl, and scale of the margin in DPO."""
+    """Scale of the margin in DPO."""
+    kl_beta: NonNegative = 0.1
+    """Weight of the KL penalty in a_lol_kl and r_lol_kl."""
     kl: Literal["difference", "k3"] = "difference"
-    """KL penalty of a_lol_kl: the difference of log-probabilities, or the k3 estimate, which is never negative."""
-    reference_free: bool = False
-    """Run DPO without the reference model."""
+    """KL penalty of a_lol_kl and r_lol_kl: the difference of log-probabilities, or the k3 estimate, which is never
+    negative."""
     gold_floor: Share = 0.1
     """Smallest weight of a token in r_gold."""
     pro_sft: NonNegative = 0.05
-    """Weight of the likelihood of the best completion in PRO (times the square of the number of the others)."""
+    """Weight of the likelihood in PRO, times the square of the number of other completions. It is the likelihood of the
+    answer that the row's "sft_index" names, or else of the best answer."""
+    pro_logits: bool = False
+    """Let PRO rank by the logits of rewards in (0, 1). These are a reward model's raw outputs, which are further apart
+    than their sigmoids."""
     steps: Count = 400
-    """Optimiser steps over all data. If only a share of the data is drawn (good_...), it takes that share of steps."""
+    """Optimiser steps over all data. If only some of the data is drawn (good_..., all_priority), the steps are scaled
+    by the number of rows drawn from, divided by the number of answers worth imitating."""
     batch_size: Count = 32
     """Completions, pairs or rankings per optimiser step."""
     accumulate: Count = 1

@@ -31,13 +31,15 @@ def token_ratios(logp_NT: Tensor, ref_logp_NT: Tensor) -> Tensor:
 
 
 def clipped(ratios: Tensor, clip: float) -> Tensor:
-    """Clamp ratios to [1 - clip, 1 + clip]. Unlike PPO, there is no minimum with the unclipped ratio."""
+    """Clamp ratios to [1 - clip, 1 + clip]; 0 does not. Unlike PPO, there is no minimum with the unclipped ratio."""
+    if clip == 0:
+        return ratios
     return ratios.clamp(1 - clip, 1 + clip)
 
 
 def outside(ratios: Tensor, clip: float) -> Tensor:
     """Return which ratios `clipped` changes, as booleans of the same shape. Padding counts as unchanged."""
-    return (ratios - 1).abs() > clip
+    return ((ratios - 1).abs() > clip) & (clip > 0)
 
 
 # ---- likelihood, weighted by rewards ---------------------------------------------------------------------------------
@@ -70,6 +72,17 @@ def r_gold(logp_NT: Tensor, rewards_N: Tensor, floor: float = 0.1) -> Tensor:
 def r_lol(logp_NT: Tensor, ref_logp_NT: Tensor, rewards_N: Tensor, clip: float = 0.9) -> Tensor:
     """Reward LoL: R · clip(pi / pi_ref) · nll, with a whole completion as one action."""
     return clipped(sequence_ratios(logp_NT, ref_logp_NT), clip) * wbc(logp_NT, rewards_N)
+
+
+def r_lol_kl(
+    logp_NT: Tensor,
+    ref_logp_NT: Tensor,
+    rewards_N: Tensor,
+    beta: float,
+    estimator: Literal["difference", "k3"] = "difference",
+) -> Tensor:
+    """Reward LoL with a penalty instead of importance weights: R · nll + beta · KL, as in `a_lol_kl`."""
+    return a_lol_kl(logp_NT, ref_logp_NT, rewards_N, beta, estimator)
 
 
 # ---- likelihood, weighted by advantages ------------------------------------------------------------------------------
@@ -169,25 +182,26 @@ def dpo(
     return -functional.logsigmoid(beta * margin_P)
 
 
-def pro(logp_KT: Tensor, lengths_K: Tensor, rewards_K: Tensor, sft_coef: float = 0.05) -> Tensor:
+def pro(logp_KT: Tensor, lengths_K: Tensor, rewards_K: Tensor, sft_coef: float = 0.05, target: int = 0) -> Tensor:
     """Preference ranking optimisation for a prompt's K >= 2 completions, ordered from best to worst.
 
     Each completion in turn competes with all that are worse. With s the mean log-probability per token and
     d_i = R_k - R_i the distance to a worse one, its term is -log [e^(s_k max d) / (e^(s_k max d) + sum_i e^(s_i d_i))]
     (Song et al. 2024, "Preference Ranking Optimization for Human Alignment", equations 6 to 8). Two completions give
-    -log sigmoid(d (s_1 - s_2)). Completions of equal reward are not compared. `sft_coef` · (K - 1)^2 · nll of the best
-    is added.
+    -log sigmoid(d (s_1 - s_2)). Completions of equal reward are not compared. `sft_coef` · (K - 1)^2 · nll of the
+    completion `target` is added.
 
     Args:
         logp_KT: [K, T] log-probabilities with gradient, ordered by falling reward.
         lengths_K: [K] tokens of each completion.
         rewards_K: [K] rewards.
+        target: index of the completion that is also imitated; by default the best.
 
     Returns:
         Scalar loss of this list.
     """
     scores_K = logp_KT.sum(1) / lengths_K
-    total = sft_coef * (len(rewards_K) - 1) ** 2 * nll(logp_KT[:1])[0]
+    total = sft_coef * (len(rewards_K) - 1) ** 2 * nll(logp_KT[target : target + 1])[0]
     for k in range(len(rewards_K) - 1):
         distances = rewards_K[k] - rewards_K[k + 1 :]
         worse = distances > 0

@@ -19,17 +19,17 @@ def make_sampler(sampling: Sampling, weights_N: Tensor, generator: torch.Generat
 
     "none" shuffles all rows. "good_priority" draws in proportion to the weight, with replacement. Rows of weight 0 are
     never drawn; since the loss is weighted as well, a row counts with its squared weight. "good_random" shuffles the
-    rows of positive weight. "all_priority" draws from all rows in proportion to the absolute weight.
+    rows of positive weight. "all_priority" draws as "good_priority" does; its rows include rejected answers.
 
     Args:
-        weights_N: signed weight of each row, (N,). "good_..." treats negative weights as 0.
+        weights_N: signed weight of each row, (N,). Only "none" draws rows of negative weight.
 
     Raises:
         UserError: no row can be drawn.
     """
     if sampling == "none":
         return RandomSampler(range(len(weights_N)), generator=generator)
-    weights_N = weights_N.abs() if sampling == "all_priority" else weights_N.clamp_min(0)
+    weights_N = weights_N.clamp_min(0)
     good = torch.nonzero(weights_N)[:, 0].tolist()
     if not good:
         raise UserError(
@@ -37,15 +37,19 @@ def make_sampler(sampling: Sampling, weights_N: Tensor, generator: torch.Generat
         )
     if sampling == "good_random":
         return SubsetRandomSampler(good, generator=generator)
-    count = len(weights_N) if sampling == "all_priority" else len(good)
-    return WeightedRandomSampler(weights_N.double().tolist(), count, generator=generator)
+    return WeightedRandomSampler(weights_N.double().tolist(), len(good), generator=generator)
 
 
-def scaled_steps(steps: int, sampling: Sampling, weights_N: Tensor) -> int:
-    """Scale the optimiser steps by the share of rows with positive weight, if only those rows are drawn."""
-    if not sampling.startswith("good"):
+def scaled_steps(steps: int, sampling: Sampling, weights_N: Tensor, imitable: int = 0) -> int:
+    """Scale the optimiser steps by the share of rows with positive weight, if only those rows are drawn.
+
+    Args:
+        imitable: number of rows that are worth imitating, to which the share relates; 0 means all. As in the released
+            code, the share may exceed 1 if rejected answers are drawn as well.
+    """
+    if sampling == "none":
         return steps
-    return max(1, round(steps * float((weights_N > 0).double().mean())))
+    return max(1, round(steps * int((weights_N > 0).sum()) / (imitable or len(weights_N))))
 
 
 def batches(sampling: Sampling, weights_N: Tensor, batch_size: int, seed: int, skip: int = 0) -> Iterator[list[int]]:
