@@ -109,8 +109,21 @@ def _documented(tree: Path) -> Iterator[tuple[set[str], set[str]]]:
 
 
 def _committed(clone: Path) -> Iterator[tuple[set[str], set[str]]]:
-    command = ["git", "-C", str(clone), "log", "--no-merges", f"--max-count={COMMITS}", "--name-only", "-z", "--format=%x01%s%x02", "HEAD"]
-    log = subprocess.run(command, capture_output=True, check=False).stdout.decode("utf-8", "replace")  # a clone may lack old objects
+    command = [
+        "git",
+        "-C",
+        str(clone),
+        "log",
+        "--no-merges",
+        f"--max-count={COMMITS}",
+        "--name-only",
+        "-z",
+        "--format=%x01%s%x02",
+        "HEAD",
+    ]
+    log = subprocess.run(command, capture_output=True, check=False).stdout.decode(
+        "utf-8", "replace"
+    )  # a clone may lack old objects
     for record in log.split("\x01")[1:]:
         subject, names = record.split("\x02", 1)
         paths = [path for path in names.strip("\0\n").split("\0") if path]

@@ -69,7 +69,9 @@ class Set:
         """Read a set that `collect` wrote."""
         data = np.load(path, allow_pickle=False)
         texts = json.loads(str(data["texts"]))
-        return cls(data["grounds"], data["present"], data["right"], texts["questions"], texts["repositories"], data["dominant"])
+        return cls(
+            data["grounds"], data["present"], data["right"], texts["questions"], texts["repositories"], data["dominant"]
+        )
 
     def save(self, path: Path) -> None:
         """Write the set."""
@@ -165,7 +167,11 @@ def fit_sets(sets: Sequence[Set], without: Sequence[str], left_out: frozenset[st
     kept = [np.array([name not in left_out for name in each.repositories]) for each in sets]
     x, present, right = (
         np.concatenate([values[keep] for values, keep in zip(column, kept, strict=True)])
-        for column in ([each.inputs(without) for each in sets], [each.present for each in sets], [each.right for each in sets])
+        for column in (
+            [each.inputs(without) for each in sets],
+            [each.present for each in sets],
+            [each.right for each in sets],
+        )
     )
     share = np.concatenate([np.full(int(keep.sum()), 1 / max(int(keep.sum()), 1)) for keep in kept])
     return fit(x, present, right, share)
@@ -241,7 +247,9 @@ def main(words: Sequence[str] | None = None) -> None:
 def fit_and_report(given: argparse.Namespace) -> None:
     """Print the figures of cross-validation and of ablations, and write the weights of a fit to everything."""
     sets, checked = [Set.load(path) for path in given.sets], Set.load(given.check)
-    baseline = ranks(np.where(checked.present, -np.arange(checked.present.shape[1], dtype=float), -np.inf), checked.right)
+    baseline = ranks(
+        np.where(checked.present, -np.arange(checked.present.shape[1], dtype=float), -np.inf), checked.right
+    )
     _line("the index alone", baseline, checked)
     scores = crossed(sets, checked)
     _line("all grounds", ranks(scores, checked.right), checked)
@@ -320,7 +328,9 @@ def _print_arms(arms: dict[str, NDArray[np.int64]]) -> None:
         for k in FIRST:
             differences = ((ours <= k).astype(float) - (found <= k))[samples].mean(axis=1) * 100
             low, high = np.percentile(differences, (2.5, 97.5))
-            parts.append(f"acc@{k} {100 * (found <= k).mean():.1f} (locate better by {differences.mean():.1f} [{low:.1f}, {high:.1f}])")
+            parts.append(
+                f"acc@{k} {100 * (found <= k).mean():.1f} (locate better by {differences.mean():.1f} [{low:.1f}, {high:.1f}])"
+            )
         print(", ".join(parts))
 
 

@@ -46,7 +46,10 @@ def main(words: Sequence[str] | None = None) -> None:
     vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
     scale = 127 / np.abs(vectors).max()
     order = np.argsort(kept)
-    table = {"words": np.array("\n".join(kept[i] for i in order)), "vectors": np.round(vectors * scale)[order].astype(np.int8)}
+    table = {
+        "words": np.array("\n".join(kept[i] for i in order)),
+        "vectors": np.round(vectors * scale)[order].astype(np.int8),
+    }
     given.out.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(given.out, **table)
     print(f"{len(kept)} words, {given.out.stat().st_size:,} bytes")

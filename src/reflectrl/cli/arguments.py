@@ -42,6 +42,8 @@ def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, descriptio
     own, settings = _separate(rest, {"--help", *(f"--{name.rstrip('_').replace('_', '-')}" for name in names)})
     kinds = tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in verbs.items())
     try:
+        if len(kinds) == 1:
+            return _tyro(verbs[verb], own, f"{prog} {verb}", verbs[verb].__doc__ or description), settings
         return _tyro(Union[kinds], [verb, *own], prog, description), settings  # noqa: UP007
     except SystemExit:
         if hasattr(verbs.get(verb), "after_help"):

@@ -66,7 +66,7 @@ def test_json_is_all_that_is_on_stdout(repo: Path, capsys: Any) -> None:
 
 def test_a_definition_is_named_with_its_lines(repo: Path, capsys: Any) -> None:
     (repo / "net" / "cache.py").write_text(
-        "import os\n\n\ndef evict_oldest(cache):\n    \"\"\"Drop the oldest entry.\"\"\"\n    cache.popitem()\n\n\nX = 1\n"
+        'import os\n\n\ndef evict_oldest(cache):\n    """Drop the oldest entry."""\n    cache.popitem()\n\n\nX = 1\n'
     )
     assert main(["locate", "where is the oldest cache entry evicted?", "-k", "1", "--repo", str(repo)]) == 0
     assert capsys.readouterr().out.startswith(" 1  net/cache.py:4-6  evict_oldest  ")
@@ -83,7 +83,11 @@ def test_questions_of_a_file_are_answered_line_by_line(repo: Path, tmp_path: Pat
 
 def test_mistakes_in_a_file_of_questions_name_the_line(repo: Path, tmp_path: Path, capsys: Any) -> None:
     asked = tmp_path / "asked.jsonl"
-    for line, about in (("{", "line 2: no JSON"), ("[]", "line 2: expected an object"), ('{"question": "is it?"}', "line 2: ")):
+    for line, about in (
+        ("{", "line 2: no JSON"),
+        ("[]", "line 2: expected an object"),
+        ('{"question": "is it?"}', "line 2: "),
+    ):
         asked.write_text(f'{{"question": "retries"}}\n{line}\n', encoding="utf-8")
         assert about in refusal(capsys, "--questions", str(asked), "--repo", str(repo))
     assert "cannot be read" in refusal(capsys, "--questions", str(tmp_path / "none"), "--repo", str(repo))

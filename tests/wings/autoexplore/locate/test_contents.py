@@ -57,7 +57,9 @@ def test_utf_16(tmp_path: Path) -> None:
 
 
 def test_another_encoding_is_read_and_told(tmp_path: Path) -> None:
-    root = write(tmp_path, {"old.py": "# l\u00e4uft zur\u00fcck\ndef numbat():\n    return 1\n".encode("latin-1"), **FILLER})
+    root = write(
+        tmp_path, {"old.py": "# l\u00e4uft zur\u00fcck\ndef numbat():\n    return 1\n".encode("latin-1"), **FILLER}
+    )
     engine = Engine(root, cached=False)
     assert engine.search("numbat", 1)[0].path == "old.py" and engine.remarks() == [
         "old.py: read as Latin-1, for they are not UTF-8"
@@ -67,7 +69,10 @@ def test_another_encoding_is_read_and_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("src/Cart.vue", "<template><p/></template>\n<script>\nexport default {\n  methods: {\n    applyVoucher() {\n    }\n  }\n}\n"),
+        (
+            "src/Cart.vue",
+            "<template><p/></template>\n<script>\nexport default {\n  methods: {\n    applyVoucher() {\n    }\n  }\n}\n",
+        ),
         ("src/Cart.svelte", "<script>\n  export function applyVoucher() {\n  }\n</script>\n"),
         ("infra/main.tf", 'resource "aws_lambda" "apply_voucher" {\n  memory = 1\n}\n'),
         ("api/shop.proto", "message ApplyVoucher {\n  string code = 1;\n}\n"),

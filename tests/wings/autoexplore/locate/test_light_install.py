@@ -55,7 +55,9 @@ def test_what_a_light_install_lacks_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 def test_no_torch_is_imported() -> None:
-    code = "import sys; from reflectrl.cli import main; main(sys.argv[1:]); print('torch' in sys.modules, file=sys.stderr)"
+    code = (
+        "import sys; from reflectrl.cli import main; main(sys.argv[1:]); print('torch' in sys.modules, file=sys.stderr)"
+    )
     words = [sys.executable, "-c", code, "locate", "where is BM25 computed?", "--repo", str(ROOT / "src"), "--json"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     answer = json.loads(done.stdout)

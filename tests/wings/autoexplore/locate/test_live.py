@@ -99,7 +99,9 @@ def test_a_missing_segment_costs_its_files_only(repo: Path) -> None:
     assert anew.indexed == 1 and found(anew, "late") == {"late.py"}
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_no_error(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     blocked = tmp_path / "blocked"
     blocked.write_text("a file, where a folder should be")
     monkeypatch.setenv(store.VARIABLE, str(blocked))

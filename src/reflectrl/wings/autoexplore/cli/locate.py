@@ -162,7 +162,7 @@ def read_questions(name: str) -> list[dict[str, Any]]:
         except ValueError as error:
             raise UserError(f"{name}, line {number}: no JSON: {error}") from None
         if not isinstance(row, dict) or not isinstance(row.get("question"), str):
-            raise UserError(f"{name}, line {number}: expected an object with a \"question\"")
+            raise UserError(f'{name}, line {number}: expected an object with a "question"')
         try:
             check_question(row["question"])
         except UserError as error:

@@ -33,7 +33,9 @@ class Mcp:
         """Serve until stdin ends. Only the protocol is written to stdout."""
         if settings:
             option = settings[0].partition("=")[0]
-            raise UserError(f"unknown option {option!r}{suggestion(option, ('--repo', '--model', '--search', '--no-cache'))}")
+            raise UserError(
+                f"unknown option {option!r}{suggestion(option, ('--repo', '--model', '--search', '--no-cache'))}"
+            )
         try:
             from reflectrl.wings.autoexplore.locate.mcp import make_server
         except ImportError as error:

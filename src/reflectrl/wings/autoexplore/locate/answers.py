@@ -9,17 +9,16 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from reflectrl.core.types import UserError
-from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.index import Filters, index
-from reflectrl.wings.autoexplore.legible import legible
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.names import shown
-from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.sandbox import Sandbox, Stamp
 from reflectrl.wings.autoexplore.search import Hit, Search, check_question
 
 if TYPE_CHECKING:  # slow to import, and needed only with an agent
+    from reflectrl.wings.autoexplore.finder import Finder
     from reflectrl.wings.autoexplore.locate.agent import Agent, Walked
+    from reflectrl.wings.autoexplore.repository import Repository
 
 METHODS = {
     "search": "a learned search (definitions, names, comments, meaning)",
@@ -109,8 +108,9 @@ class Locator:
                 found = self._engine.index.read(path)
                 text = None if found is None else found.text
             else:
-                legible_text = legible(self._open().repository, path).text
-                text = legible_text or None
+                from reflectrl.wings.autoexplore.legible import legible
+
+                text = legible(self._open().repository, path).text or None
         if text is None:
             raise UserError(f"there is no file {shown(path)} to read: name one as `locate` does")
         return text
@@ -128,6 +128,9 @@ class Locator:
 
     def _open(self) -> Finder:
         """Open the repository, again if it has changed. A change meanwhile is noticed before the next answer."""
+        from reflectrl.wings.autoexplore.finder import Finder
+        from reflectrl.wings.autoexplore.repository import Repository
+
         sandbox = Sandbox(self.root)
         if sandbox.root != self.root:
             raise UserError(f"{str(self.root)!r} is a link to another folder now")

@@ -60,7 +60,8 @@ def unpack(data: memoryview) -> dict[str, NDArray[np.generic]]:
     begin = start + 8 + size
     about = json.loads(bytes(data[start + 8 : begin]))
     return {
-        name: np.frombuffer(data, np.dtype(kind), length, begin + offset) for name, (kind, length, offset) in about.items()
+        name: np.frombuffer(data, np.dtype(kind), length, begin + offset)
+        for name, (kind, length, offset) in about.items()
     }
 
 

@@ -137,5 +137,3 @@ def _remark(paths: Sequence[str], what: str) -> str:
     named = ", ".join(map(shown, paths[:3]))
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
     return f"{named}{more}: {what}"
-
-

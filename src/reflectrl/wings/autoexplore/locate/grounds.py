@@ -128,9 +128,9 @@ def _of_index(
     if size:
         count = np.bincount(corpus.folders)
         sums = np.bincount(corpus.folders, table["bm25"])
-        table["neighbours"] = ((sums[corpus.folders] - table["bm25"]) / np.maximum(count[corpus.folders] - 1, 1)).astype(
-            np.float32
-        )
+        table["neighbours"] = (
+            (sums[corpus.folders] - table["bm25"]) / np.maximum(count[corpus.folders] - 1, 1)
+        ).astype(np.float32)
     return table, holders
 
 
@@ -178,7 +178,9 @@ def _of_paths(
     asked = set(inquiry.forms)
     stems = [words(path.rpartition("/")[2].partition(".")[0]) for path in paths]
     columns["stem precision"] = np.array([len(asked & set(stem)) / len(stem) if stem else 0.0 for stem in stems])
-    joined = ["=" + path.rpartition("/")[2].partition(".")[0].replace("_", "").replace("-", "").lower() for path in paths]
+    joined = [
+        "=" + path.rpartition("/")[2].partition(".")[0].replace("_", "").replace("-", "").lower() for path in paths
+    ]
     columns["identifiers named like file"] = np.array([float(name in inquiry.identifiers) for name in joined])
     columns["length"] = np.log1p(corpus.lengths[first]) / 10
     columns["depth"] = np.array([min(path.count("/"), 8) / 8 for path in paths])
@@ -207,7 +209,9 @@ def _of_passages(
     forms = {word: inquiry.forms[word] for word in known}
     asked = meaning.of(known) if meaning is not None else None
     best = [-1] * len(first)
-    worth = {pair: (known[pair[0]] + known[pair[1]]) / 2 for pair in inquiry.pairs if pair[0] in known and pair[1] in known}
+    worth = {
+        pair: (known[pair[0]] + known[pair[1]]) / 2 for pair in inquiry.pairs if pair[0] in known and pair[1] in known
+    }
     total_pairs = sum(worth.values()) or 1.0
     texts: dict[int, ReadFile] = {}
     for place, file in enumerate(first[:READ].tolist()):
@@ -228,7 +232,10 @@ def _of_passages(
             (sum(known[word] * times * (K1 + 1) / (times + K1 * (1 - B + B * sizes[passage] / PASSAGE_LENGTH)) for word, times in held.items())
              for passage, held in counts.items()), default=0.0) / total  # fmt: skip
         values = {
-            passage: (sum(known[word] for word in held) / total, sum(known[word] for word in held if word in found.words[passage]) / total)
+            passage: (
+                sum(known[word] for word in held) / total,
+                sum(known[word] for word in held if word in found.words[passage]) / total,
+            )
             for passage, held in found.held(hits).items()
         }
         ranked = sorted(values, key=lambda passage: -(values[passage][0] + 0.5 * values[passage][1]))

@@ -9,12 +9,10 @@ Only changed files are read again. Many files are taken apart by copies of this 
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -174,6 +172,9 @@ class LiveIndex:
         alone = workers == 1 or len(chunks) == 1 or threading.active_count() > 1
         if alone:
             return [scan(self.root, chunk) for chunk in chunks]
+        import multiprocessing  # slow to import, and rarely needed
+        from concurrent.futures import ProcessPoolExecutor
+
         with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
             return list(pool.map(partial(scan, self.root), chunks))
 
@@ -210,7 +211,8 @@ class LiveIndex:
         return [
             path
             for path, entry in self._listing.entries.items()
-            if entry.segment >= 0 and int(self._arrays[self._listing.segments[entry.segment]]["remarks"][entry.number]) & bit
+            if entry.segment >= 0
+            and int(self._arrays[self._listing.segments[entry.segment]]["remarks"][entry.number]) & bit
         ]
 
 

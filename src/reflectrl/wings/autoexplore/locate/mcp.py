@@ -124,7 +124,9 @@ def make_server(locator: Locator) -> MCPServer:
     @server.tool(title="Outline a file", description=_OUTLINE, annotations=hints)
     def outline(path: Path) -> str:
         found = definitions(path, _text(locator, path))
-        lines = [f"{one.line}: {one.kind} {one.name}{one.signature}" + (f": {one.doc}" if one.doc else "") for one in found]
+        lines = [
+            f"{one.line}: {one.kind} {one.name}{one.signature}" + (f": {one.doc}" if one.doc else "") for one in found
+        ]
         return "\n".join(lines) or "nothing is defined there"
 
     @server.tool(title="Read a file", description=_READ, annotations=hints)

@@ -22,7 +22,9 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
     "word vectors": ("meaning path", "meaning name", "meaning names"),
     "mined pairs": ("kin stem", "kin defined", "kin anywhere"),
     "files that were read": tuple(
-        name for name in COLUMNS if name.startswith(("passage", "three", "phrases", "meaning name", "identifiers used", "ref"))
+        name
+        for name in COLUMNS
+        if name.startswith(("passage", "three", "phrases", "meaning name", "identifiers used", "ref"))
     ),
     "phrases": ("phrases", "phrases named"),
     "references": ("referred",),

@@ -8,6 +8,7 @@ a bound, since files are untrusted.
 from __future__ import annotations
 
 import re
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 
@@ -33,12 +34,24 @@ _NO_NAME = (
 )
 
 
-def _syntax(comments: str, *definitions: str) -> Syntax:
+class _Source(NamedTuple):
+    """Expressions before they are compiled: a command uses few of them, and compiling all takes a tenth of a second."""
+
+    comments: str
+    definitions: tuple[str, ...]
+
+
+def _syntax(comments: str, *definitions: str) -> _Source:
+    return _Source(comments, definitions)
+
+
+@cache
+def _compiled(source: _Source) -> Syntax:
     flags = re.MULTILINE | re.DOTALL
-    starts = "|".join(each.removeprefix("^") for each in definitions)
+    starts = "|".join(each.removeprefix("^") for each in source.definitions)
     return Syntax(
-        re.compile(comments.encode(), flags) if comments else None,
-        re.compile(rf"\n(?:{starts})".encode(), flags) if definitions else None,
+        re.compile(source.comments.encode(), flags) if source.comments else None,
+        re.compile(rf"\n(?:{starts})".encode(), flags) if source.definitions else None,
     )
 
 
@@ -114,7 +127,9 @@ _SHELL = _syntax(
 )
 _ELIXIR = _syntax(rf"{_TRIPLE}|{_HASH}", r"^[ \t]*+def(?:p|macro|module|protocol|impl|struct)?[ \t]+([\w.]+[?!]?)")
 _LUA = _syntax(
-    r"--\[\[.*?(?:\]\]|\Z)|--[^\n]*", r"^[ \t]*+(?:local[ \t]+)?function[ \t]+([\w.:]+)", r"^([\w.]+)[ \t]*=[ \t]*function"
+    r"--\[\[.*?(?:\]\]|\Z)|--[^\n]*",
+    r"^[ \t]*+(?:local[ \t]+)?function[ \t]+([\w.:]+)",
+    r"^([\w.]+)[ \t]*=[ \t]*function",
 )
 _SQL = _syntax(
     rf"--[^\n]*|{_SLASHES}",
@@ -147,8 +162,10 @@ _COMPONENT = _syntax(
     r"^[ \t]*+([A-Za-z_$][\w$]*)[ \t]*\([^;\n]{0,200}\{[ \t]*$",
     r"^[ \t]*+name:[ \t]*['\"]([\w-]{1,80})['\"]",
 )
-_PROSE = Syntax(None, None)
-_OTHER = _syntax(rf"{_HASH}|{_SLASHES}", r"^[ \t]*+(?:def|fn|func|function|class|module|type|struct|interface)[ \t]+(\w+)")
+_PROSE = _syntax("")
+_OTHER = _syntax(
+    rf"{_HASH}|{_SLASHES}", r"^[ \t]*+(?:def|fn|func|function|class|module|type|struct|interface)[ \t]+(\w+)"
+)
 
 _BY_SUFFIX = {
     "py pyi pyx pxd ipynb bzl star": _PYTHON,
@@ -184,7 +201,12 @@ _NAMES = {
 }  # fmt: skip
 
 
+@lru_cache(maxsize=1024)
+def _of_name(name: str) -> Syntax:
+    found = _NAMES.get(name) or _SUFFIXES.get(name.rpartition(".")[2] if "." in name else "", _OTHER)
+    return _compiled(found)
+
+
 def syntax_of(path: str) -> Syntax:
     """Return the expressions for a path, by its name or suffix."""
-    name = path.rpartition("/")[2].lower()
-    return _NAMES.get(name) or _SUFFIXES.get(name.rpartition(".")[2] if "." in name else "", _OTHER)
+    return _of_name(path.rpartition("/")[2].lower())
