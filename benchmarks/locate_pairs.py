@@ -1,10 +1,10 @@
 """Mine pairs of words that mean the same in code: what a docstring or a commit message says, and what names say.
 
-    python -m benchmarks.locate_pairs TREES... --clones CLONES --out src/reflectrl/wings/autoexplore/locate/data/pairs.txt
+    python -m benchmarks.locate_pairs TREES... --clones CLONES --out .../locate/data/pairs.txt
 
 Two sources: the first sentence of a definition's documentation and the words of its name; the message of a commit and
-the names of the files and folders that it changed. A pair counts by normalized pointwise mutual information (Bouma 2009)
-if it stands in `LEAST` repositories: no project's private language is learned. The program reads training repositories
+the names of the files and folders that it changed. A pair counts by normalized mutual information (Bouma 2009) if it
+stands in `LEAST` repositories: no project's private language is learned. The program reads training repositories
 only.
 """
 

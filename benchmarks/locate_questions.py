@@ -1,4 +1,4 @@
-"""Mine questions for `locate` from the history of git clones: a commit's message asks, the files that it changed answer.
+"""Mine questions for `locate` from git clones: a commit's message asks, the files that it changed answer.
 
     python -m benchmarks.locate_questions CLONES --splits benchmarks/locate_splits.toml --out DIR
 

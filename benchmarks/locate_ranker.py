@@ -5,8 +5,8 @@
     python -m benchmarks.locate_ranker compare QUESTIONS.jsonl --trees DIR
 
 `collect` asks every question and stores the grounds of the candidates. `fit` maximizes the logarithm of the probability
-that a softmax over the candidates gives to the right files, with a quadratic penalty (L-BFGS); each set of questions has
-the same weight. The sharpness of the probabilities and the score of "nowhere" are fitted to the scores of
+that a softmax over the candidates gives to the right files, with a quadratic penalty (L-BFGS). Every set has the same
+weight. The sharpness of the probabilities and the score of "nowhere" are fitted to the scores of
 cross-validation, so that they fit repositories that no weight has seen. `compare` reads one set, with baselines beside
 it, and prints paired bootstrap intervals.
 
@@ -75,10 +75,9 @@ class Set:
 
     def save(self, path: Path) -> None:
         """Write the set."""
-        texts = json.dumps({"questions": self.questions, "repositories": self.repositories})
-        np.savez_compressed(
-            path, grounds=self.grounds, present=self.present, right=self.right, dominant=self.dominant, texts=np.array(texts)
-        )  # fmt: skip
+        texts = np.array(json.dumps({"questions": self.questions, "repositories": self.repositories}))
+        arrays = {"grounds": self.grounds, "present": self.present, "right": self.right, "dominant": self.dominant}
+        np.savez_compressed(path, **arrays, texts=texts)
 
     def inputs(self, without: Sequence[str] = ()) -> NDArray[np.float32]:
         """Return the ranker's inputs, (Q, C, I), with some grounds set to 0."""
@@ -269,11 +268,11 @@ def fit_and_report(given: argparse.Namespace) -> None:
                  calibration=np.array([sharpness, nowhere], np.float32))  # fmt: skip
 
 
-def _line(name: str, found: NDArray[np.int64], checked: Set) -> None:
-    parts = [f"{name}: n={len(found)}"]
-    parts += [f"acc@{k} {100 * (found <= k).mean():.1f}" for k in FIRST]
+def _line(name: str, rank_Q: NDArray[np.int64], checked: Set) -> None:
+    parts = [f"{name}: n={len(rank_Q)}"]
+    parts += [f"acc@{k} {100 * (rank_Q <= k).mean():.1f}" for k in FIRST]
     if checked.dominant.any():
-        parts += [f"dominant acc@{k} {100 * (found[checked.dominant] <= k).mean():.1f}" for k in FIRST]
+        parts += [f"dominant acc@{k} {100 * (rank_Q[checked.dominant] <= k).mean():.1f}" for k in FIRST]
     print(", ".join(parts), flush=True)
 
 
@@ -329,7 +328,7 @@ def _print_arms(arms: dict[str, NDArray[np.int64]]) -> None:
             differences = ((ours <= k).astype(float) - (found <= k))[samples].mean(axis=1) * 100
             low, high = np.percentile(differences, (2.5, 97.5))
             parts.append(
-                f"acc@{k} {100 * (found <= k).mean():.1f} (locate better by {differences.mean():.1f} [{low:.1f}, {high:.1f}])"
+                f"acc@{k} {100 * (found <= k).mean():.1f} (locate +{differences.mean():.1f} [{low:.1f}, {high:.1f}])"
             )
         print(", ".join(parts))
 

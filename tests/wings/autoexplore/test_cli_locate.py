@@ -47,7 +47,7 @@ def test_search_may_be_asked_for_and_takes_no_walk(repo: Path, capsys: Any) -> N
 
 
 def test_json_is_all_that_is_on_stdout(repo: Path, capsys: Any) -> None:
-    assert main(["locate", *"how are pages loaded?".split(), "-k", "1", "--json", "--repo", str(repo)]) == 0
+    assert main(["locate", *["how", "are", "pages", "loaded?"], "-k", "1", "--json", "--repo", str(repo)]) == 0
     found = json.loads(capsys.readouterr().out)
     [hit] = found["files"]
     assert found["method"] == "search" and isinstance(hit.pop("score"), float)

@@ -84,7 +84,7 @@ def is_ignored(path: str, rules: tuple[Rules, ...]) -> bool:
 
 
 def _readings(line: str) -> tuple[str, ...]:
-    """Return a line, and how its author meant it: a tab at the end is part of the name for git, and seen by nobody.
+    """Return a line, and its likely meaning: for git, a tab at the end belongs to the name, but no author sees it.
 
     An ignored file may hold a secret, so both are left out.
     """

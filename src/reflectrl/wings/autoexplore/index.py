@@ -50,7 +50,7 @@ class Filters:
     non_ascii: bool = True
     """Leave out names with non-ASCII or non-printable characters."""
     configuration: bool = False
-    """Keep hidden names that configure the project, such as `.github` and `.eslintrc.json`, although they are hidden."""
+    """Keep hidden names that configure the project, such as `.github` and `.eslintrc.json`."""
     nested_tests: bool = False
     """Keep folders called `test` below another folder: `django/test` is no test. Test files are left out."""
     min_characters: int = 10
@@ -131,17 +131,17 @@ class Index:
     """Files that were left out because of their contents → stamp and reason."""
 
 
-def index(sandbox: Sandbox, filters: Filters, known: Mapping[str, tuple[Stamp, str | None]] | None = None) -> Index:
+def index(sandbox: Sandbox, filters: Filters, former: Mapping[str, tuple[Stamp, str | None]] | None = None) -> Index:
     """Walk the whole repository and read the beginnings of its files.
 
     Args:
-        known: path → stamp of an earlier walk with the same filters, and the reason for leaving the file out, or None.
+        former: path → stamp of an earlier walk with the same filters, and the reason for leaving the file out, or None.
             A file with the same stamp is not read again.
 
     Raises:
         UserError: there are more than `MOST_ENTRIES` entries.
     """
-    walk = _Walk(sandbox, filters, known or {})
+    walk = _Walk(sandbox, filters, former or {})
     walk.pending.append(("", ()))
     while walk.pending:
         walk.visit(*walk.pending.pop())
@@ -151,8 +151,8 @@ def index(sandbox: Sandbox, filters: Filters, known: Mapping[str, tuple[Stamp, s
 class _Walk:
     """State of a walk: the pending folders, each with the .gitignore rules that apply in it."""
 
-    def __init__(self, sandbox: Sandbox, filters: Filters, known: Mapping[str, tuple[Stamp, str | None]]) -> None:
-        self.sandbox, self.filters, self.known = sandbox, filters, known
+    def __init__(self, sandbox: Sandbox, filters: Filters, former: Mapping[str, tuple[Stamp, str | None]]) -> None:
+        self.sandbox, self.filters, self.former = sandbox, filters, former
         self.refused: dict[str, tuple[Stamp, str]] = {}
         self.pending: list[tuple[str, tuple[Rules, ...]]] = []
         self.files: dict[str, Stamp] = {}
@@ -195,7 +195,7 @@ class _Walk:
             self.pending.append((path, rules))
             return None
         try:
-            former = self.known.get(path)
+            former = self.former.get(path)
             if former is not None and former[0] == (stamp := stamp_in(descriptor, name)):
                 reason = former[1]
             else:

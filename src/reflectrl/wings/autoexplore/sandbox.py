@@ -141,10 +141,10 @@ def _stamp(descriptor: int) -> Stamp:
     return _stamp_of(os.fstat(descriptor))
 
 
-def _stamp_of(found: os.stat_result) -> Stamp:
-    if not stat.S_ISREG(found.st_mode):
+def _stamp_of(status: os.stat_result) -> Stamp:
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
-    return Stamp(found.st_size, found.st_mtime_ns, bool(found.st_mode & stat.S_IXUSR))
+    return Stamp(status.st_size, status.st_mtime_ns, bool(status.st_mode & stat.S_IXUSR))
 
 
 def why(error: OSError) -> str:

@@ -71,7 +71,8 @@ def test_another_encoding_is_read_and_told(tmp_path: Path) -> None:
     [
         (
             "src/Cart.vue",
-            "<template><p/></template>\n<script>\nexport default {\n  methods: {\n    applyVoucher() {\n    }\n  }\n}\n",
+            "<template><p/></template>\n<script>\nexport default {\n  methods: {\n    applyVoucher() {\n    }\n"
+            "  }\n}\n",
         ),
         ("src/Cart.svelte", "<script>\n  export function applyVoucher() {\n  }\n</script>\n"),
         ("infra/main.tf", 'resource "aws_lambda" "apply_voucher" {\n  memory = 1\n}\n'),

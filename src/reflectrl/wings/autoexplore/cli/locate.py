@@ -57,7 +57,8 @@ def agent_of(model: str, search: bool) -> Agent | None:
 
 
 OPTIONS = (
-    "--repo", "--top", "--json", "--open", "--questions", "--no-cache", "--names-only", "--search", "--model", "--trace",
+    "--repo", "--top", "--json", "--open", "--questions", "--no-cache",
+    "--names-only", "--search", "--model", "--trace",
 )  # fmt: skip
 
 
@@ -226,7 +227,7 @@ def _trace(walked: Walked) -> str:
 
 
 def described(hit: Hit) -> str:
-    """Render a hit: path and lines as editors understand them, name, percentage and reason, and the best line's text."""
+    """Render a hit: path and lines as editors understand them, name, percentage, reason, and the best line's text."""
     from reflectrl.wings.autoexplore.names import shown
 
     place = shown(hit.path)

@@ -41,7 +41,7 @@ class Answer:
     walked: Walked | None = None
     """Walk of the agent; None for a search."""
     remarks: tuple[str, ...] = ()
-    """What was not searched or only in part: a line each."""
+    """Remarks on files that were not searched, or only in part: a line each."""
 
 
 class Locator:

@@ -1,4 +1,4 @@
-"""Searchable text of a file as people have them: notebooks without outputs, UTF-16, no encoded data, a bounded length."""
+"""Searchable text of a file: notebooks without outputs, UTF-16 decoded, no encoded data, a bounded length."""
 
 from __future__ import annotations
 

@@ -54,9 +54,10 @@ class Engine:
         candidates = self.candidates(inquiry)
         scores = self._ranker.scores(candidates.grounds)
         probabilities = self._ranker.probabilities(scores)
-        order = sorted(range(len(scores)), key=lambda place: -scores[place])[:k]
+        order = sorted(range(len(scores)), key=lambda number: -scores[number])[:k]
         return [
-            self._hit(candidates, inquiry, place, float(scores[place]), float(probabilities[place])) for place in order
+            self._hit(candidates, inquiry, number, float(scores[number]), float(probabilities[number]))
+            for number in order
         ]
 
     def candidates(self, inquiry: Inquiry) -> Candidates:
@@ -72,41 +73,41 @@ class Engine:
         )
         return [line for bit, what in kinds if (line := _remark(self.index.remarks(bit), what))]
 
-    def _hit(self, candidates: Candidates, inquiry: Inquiry, place: int, score: float, probability: float) -> Hit:
-        path = self.index.corpus.paths[int(candidates.files[place])]
-        words = tuple(inquiry.forms[word] for word in candidates.words[place])
+    def _hit(self, candidates: Candidates, inquiry: Inquiry, rank: int, score: float, probability: float) -> Hit:
+        path = self.index.corpus.paths[int(candidates.files[rank])]
+        words = tuple(inquiry.forms[word] for word in candidates.words[rank])
         named = {word for _, word in spoken(path)}
-        in_path = [inquiry.forms[word] for word in candidates.words[place] if word in named]
+        in_path = [inquiry.forms[word] for word in candidates.words[rank] if word in named]
         found = self.index.read(path)
-        if found is None or not candidates.words[place]:
+        if found is None or not candidates.words[rank]:
             return Hit(path, score, words, why=_reason(in_path, "", [], words), probability=probability)
-        hits = found.hits({word: inquiry.forms[word] for word in candidates.words[place]})
-        passage = candidates.best[place]
+        hits = found.hits({word: inquiry.forms[word] for word in candidates.words[rank]})
+        passage = candidates.best[rank]
         if passage < 0:
             held = found.held(hits)
             passage = max(held, key=lambda number: len(held[number]), default=0)
         start, end = found.span(passage)
-        line, text, inside = _best_line(found, hits, candidates.words[place], start, end)
+        line, text, inside = _best_line(found, hits, candidates.words[rank], start, end)
         name = printable(found.names[passage])
         why = _reason(in_path, name, [inquiry.forms[word] for word in inside], words)
         return Hit(path, score, words, line, text, start, end, name, why, probability)
 
 
 def _best_line(
-    found: ReadFile, hits: dict[str, list[int]], words: Sequence[str], start: int, end: int
+    file: ReadFile, hits: dict[str, list[int]], words: Sequence[str], start: int, end: int
 ) -> tuple[int | None, str, list[str]]:
     """Return the line of a passage with the most words (the first at ties), its text, and the passage's words."""
     lines: dict[int, set[str]] = {}
     for word, offsets in hits.items():
         for offset in offsets:
-            line = found.line(offset)
+            line = file.line(offset)
             if start <= line <= end:
                 lines.setdefault(line, set()).add(word)
     if not lines:
         return (start if hits else None), "", []
     worth = {word: len(words) - number for number, word in enumerate(words)}  # rarest first
     best = min(lines, key=lambda line: (-sum(worth[word] for word in lines[line]), line))
-    text = found.text.split("\n", best)[best - 1]
+    text = file.text.split("\n", best)[best - 1]
     held = set().union(*lines.values())
     return best, printable(text[:LINE_CHARACTERS]), [word for word in words if word in held]
 

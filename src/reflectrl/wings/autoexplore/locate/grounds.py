@@ -37,10 +37,15 @@ PASSAGE_LENGTH = 800
 Read = Callable[[str], ReadFile | None]
 
 SHARES = ("stem", "folder", "defined", "head", "told", "code", "anywhere", "often")
+KIN = ("kin stem", "kin defined", "kin anywhere")
+OF_PASSAGES = (
+    "passage", "passage bm25", "passage named", "passage words", "three passages", "identifiers used", "phrases",
+    "phrases named", "referred", "meaning name", "meaning names", "was read",
+)  # fmt: skip
+"""Grounds of files that were read; 0 for others."""
 COLUMNS = (
     "bm25", *SHARES, "stem precision", "identifiers defined", "identifiers named like file", "path named", "neighbours",
-    "kin stem", "kin defined", "kin anywhere", "passage", "passage bm25", "passage named", "passage words", "three passages",
-    "identifiers used", "phrases", "phrases named", "referred", "meaning path", "meaning name", "meaning names", "was read", "length", "depth",
+    *KIN, *OF_PASSAGES[:9], "meaning path", *OF_PASSAGES[9:], "length", "depth",
     *(f"kind {name}" for name in kinds.NAMES), "test", "generated", "vendored", "example", "init", "root",
 )  # fmt: skip
 
@@ -77,12 +82,12 @@ def collect(corpus: Corpus, inquiry: Inquiry, read: Read, tables: Tables) -> Can
     table, holders = _of_index(corpus, inquiry, rarity, kin)
     first = _first(corpus, table)
     columns = {name: values[first] for name, values in table.items()}
-    known = {word: weight for word, weight in rarity.items() if len(corpus.find(word)[0])}
-    _of_paths(corpus, inquiry, first, columns, known, meaning)
-    best = _of_passages(corpus, inquiry, first, columns, known, meaning, read)
+    weights = {word: weight for word, weight in rarity.items() if len(corpus.find(word)[0])}
+    _of_paths(corpus, inquiry, first, columns, weights, meaning)
+    best = _of_passages(corpus, inquiry, first, columns, weights, meaning, read)
     _of_kinds(corpus, first, columns)
     grounds = np.stack([columns[name].astype(np.float32) for name in COLUMNS], axis=1)
-    order = sorted(known, key=lambda word: (-known[word], word))
+    order = sorted(weights, key=lambda word: (-weights[word], word))
     held = [tuple(word for word in order if holders[word][file]) for file in first.tolist()]
     return Candidates(first, grounds, best, held)
 
@@ -92,8 +97,8 @@ def _of_index(
 ) -> tuple[dict[str, NDArray[np.float32]], dict[str, NDArray[np.bool_]]]:
     """Return the grounds of all files by name, and for each word the files that hold it."""
     size = len(corpus)
-    table = {name: np.zeros(size, np.float32) for name in ("bm25", *SHARES, "kin stem", "kin defined", "kin anywhere",
-                                                           "identifiers defined", "path named", "neighbours")}  # fmt: skip
+    of_index = ("bm25", *SHARES, *KIN, "identifiers defined", "path named", "neighbours")
+    table = {name: np.zeros(size, np.float32) for name in of_index}
     holders: dict[str, NDArray[np.bool_]] = {}
     norm = K1 * (1 - B + B * corpus.lengths / corpus.mean_length)
     total = sum(weight for word, weight in rarity.items() if len(corpus.find(word)[0])) or 1.0
@@ -171,7 +176,7 @@ def _of_paths(
     inquiry: Inquiry,
     first: NDArray[np.int32],
     columns: dict[str, NDArray[np.float32]],
-    known: dict[str, float],
+    weights: dict[str, float],
     meaning: Meaning | None,
 ) -> None:
     paths = [corpus.paths[file] for file in first.tolist()]
@@ -186,7 +191,6 @@ def _of_paths(
     columns["depth"] = np.array([min(path.count("/"), 8) / 8 for path in paths])
     columns["meaning path"] = np.zeros(len(first), np.float32)
     if meaning is not None and len(first):
-        weights = dict(known)
         about = meaning.groups([words(path) for path in paths], {})
         columns["meaning path"] = about @ meaning.of(weights or dict.fromkeys(inquiry.forms, 1.0))
 
@@ -196,21 +200,21 @@ def _of_passages(
     inquiry: Inquiry,
     first: NDArray[np.int32],
     columns: dict[str, NDArray[np.float32]],
-    known: dict[str, float],
+    weights: dict[str, float],
     meaning: Meaning | None,
     read: Read,
 ) -> list[int]:
     """Read the best files, and add the grounds of their passages; return the best passage of each."""
-    names = ("passage", "passage bm25", "passage named", "passage words", "three passages", "identifiers used", "phrases",
-             "phrases named", "referred", "meaning name", "meaning names", "was read")  # fmt: skip
-    for name in names:
+    for name in OF_PASSAGES:
         columns[name] = np.zeros(len(first), np.float32)
-    total = sum(known.values()) or 1.0
-    forms = {word: inquiry.forms[word] for word in known}
-    asked = meaning.of(known) if meaning is not None else None
+    total = sum(weights.values()) or 1.0
+    forms = {word: inquiry.forms[word] for word in weights}
+    asked = meaning.of(weights) if meaning is not None else None
     best = [-1] * len(first)
     worth = {
-        pair: (known[pair[0]] + known[pair[1]]) / 2 for pair in inquiry.pairs if pair[0] in known and pair[1] in known
+        pair: (weights[pair[0]] + weights[pair[1]]) / 2
+        for pair in inquiry.pairs
+        if pair[0] in weights and pair[1] in weights
     }
     total_pairs = sum(worth.values()) or 1.0
     texts: dict[int, ReadFile] = {}
@@ -227,14 +231,12 @@ def _of_passages(
         named = [pair for pair in adjacent if any(pair[0] in names and pair[1] in names for names in in_names)]
         columns["phrases named"][place] = sum(worth[pair] for pair in named) / total_pairs
         sizes = found.sizes()
-        counts = found.counts(hits)
-        columns["passage bm25"][place] = max(
-            (sum(known[word] * times * (K1 + 1) / (times + K1 * (1 - B + B * sizes[passage] / PASSAGE_LENGTH)) for word, times in held.items())
-             for passage, held in counts.items()), default=0.0) / total  # fmt: skip
+        scores = [_bm25_of(held, weights, sizes[passage]) for passage, held in found.counts(hits).items()]
+        columns["passage bm25"][place] = max(scores, default=0.0) / total
         values = {
             passage: (
-                sum(known[word] for word in held) / total,
-                sum(known[word] for word in held if word in found.words[passage]) / total,
+                sum(weights[word] for word in held) / total,
+                sum(weights[word] for word in held if word in found.words[passage]) / total,
             )
             for passage, held in found.held(hits).items()
         }
@@ -254,6 +256,12 @@ def _of_passages(
             columns["meaning names"][place] = top.mean()
     _of_references(corpus, first, texts, columns["referred"])
     return best
+
+
+def _bm25_of(counts: Mapping[str, int], rarity: Mapping[str, float], size: int) -> float:
+    """Return BM25 of a passage."""
+    norm = K1 * (1 - B + B * size / PASSAGE_LENGTH)
+    return sum(rarity[word] * times * (K1 + 1) / (times + norm) for word, times in counts.items())
 
 
 def _follow(before: Sequence[int] | None, after: Sequence[int] | None, length: int) -> bool:

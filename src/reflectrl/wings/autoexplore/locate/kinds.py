@@ -9,20 +9,19 @@ CODE, DOCS, NEWS, SETTINGS, DATA, LOCALE, BUILD, OTHER = range(8)
 """Main kind of a file. A locale is a table of messages in one language; a build file tells how the project is made."""
 NAMES = ("code", "docs", "news", "settings", "data", "locale", "build", "other")
 TEST, GENERATED, VENDORED, EXAMPLE, INIT, ENTRY = (1 << bit for bit in range(6))
-"""Further properties: a test, generated, copied from another project, an example, a package's `__init__` or `index`, and
-a file at the root."""
+"""Further properties: a test, generated, copied from another project, an example, a package's `__init__` or `index`, a
+file at the root."""
 
-_CODE = frozenset(
-    "py pyi pyx pxd ipynb bzl js jsx mjs cjs ts tsx mts cts coffee vue svelte astro go rs java cs groovy dart kt kts scala "
-    "swift c cc cpp cxx cu m mm h hpp hh hxx cuh inl y l rb erb cr php sh bash zsh ksh fish ps1 ex exs eex heex erl lua sql "
-    "hs elm proto thrift graphql r jl pl pm nim zig clj cljs ml mli fs el vim tcl asm s glsl sol".split()
-)
-_DOCS = frozenset("md markdown mdx rst rest txt adoc tex rmd qmd 1 3 7 8 man pod".split())
-_PAGES = frozenset("html htm xml xhtml jinja jinja2 j2 tmpl hbs mustache twig ejs css scss less sass styl".split())
-_SETTINGS = frozenset(
-    "toml ini cfg conf properties editorconfig yaml yml json json5 jsonc tf hcl tfvars env plist".split()
-)
-_DATA = frozenset("csv tsv jsonl ndjson svg geojson dat log snap".split())
+_SUFFIXES = {
+    CODE: "py pyi pyx pxd ipynb bzl js jsx mjs cjs ts tsx mts cts coffee vue svelte astro go rs java cs groovy dart kt "
+    "kts scala swift c cc cpp cxx cu m mm h hpp hh hxx cuh inl y l rb erb cr php sh bash zsh ksh fish ps1 ex exs eex "
+    "heex erl lua sql hs elm proto thrift graphql r jl pl pm nim zig clj cljs ml mli fs el vim tcl asm s glsl sol",
+    DOCS: "md markdown mdx rst rest txt adoc tex rmd qmd 1 3 7 8 man pod",
+    OTHER: "html htm xml xhtml jinja jinja2 j2 tmpl hbs mustache twig ejs css scss less sass styl",
+    SETTINGS: "toml ini cfg conf properties editorconfig yaml yml json json5 jsonc tf hcl tfvars env plist",
+    DATA: "csv tsv jsonl ndjson svg geojson dat log snap",
+}
+_CODE, _DOCS, _PAGES, _SETTINGS, _DATA = (frozenset(suffixes.split()) for suffixes in _SUFFIXES.values())
 _DOC_FOLDERS = frozenset({"doc", "docs", "documentation", "manual", "website", "guides", "man"})
 _NEWS = re.compile(
     r"change|history|news|release.?notes|whatsnew|^releases?$|upgrad|migrat(?:ing|ion.?guide)", re.IGNORECASE

@@ -135,18 +135,18 @@ class LiveIndex:
             self._update(kept, changed, refused, save=bool(changed or gone))
 
     def _update(
-        self, kept: dict[str, Entry], changed: list[str], refused: Mapping[str, tuple[Stamp, str]], save: bool
+        self, unchanged: dict[str, Entry], changed: list[str], refused: Mapping[str, tuple[Stamp, str]], save: bool
     ) -> None:
         """Make segments of changed files, and a new list."""
-        sizes = Counter(entry.segment for entry in kept.values())
+        sizes = Counter(entry.segment for entry in unchanged.values())
         small = [number for number, files in sizes.items() if files < SMALL]
         if changed and len(small) > MOST_SMALL:
-            changed = sorted({*changed, *(path for path, entry in kept.items() if entry.segment in small)})
-            kept = {path: entry for path, entry in kept.items() if entry.segment not in small}
-        used = sorted({entry.segment for entry in kept.values()})
+            changed = sorted({*changed, *(path for path, entry in unchanged.items() if entry.segment in small)})
+            unchanged = {path: entry for path, entry in unchanged.items() if entry.segment not in small}
+        used = sorted({entry.segment for entry in unchanged.values()})
         names = [self._listing.segments[number] for number in used]
         renumbered = {number: place for place, number in enumerate(used)}
-        entries = {path: _moved(entry, renumbered) for path, entry in kept.items()}
+        entries = {path: _moved(entry, renumbered) for path, entry in unchanged.items()}
         made: dict[str, Arrays] = {}
         for scanned in self._scanned(changed):
             name = name_of(scanned.arrays)

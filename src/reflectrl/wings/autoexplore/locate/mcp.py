@@ -1,7 +1,7 @@
 """`locate` as tools for assistants, through the Model Context Protocol (https://modelcontextprotocol.io).
 
-The server has three read-only tools: `locate` finds files, `outline` lists what a file defines, `read` returns lines. The
-repository is fixed when the server starts, and paths are those that `locate` can return.
+The server has three read-only tools: `locate` finds files, `outline` lists what a file defines, `read` returns lines.
+The repository is fixed when the server starts, and paths are those that `locate` can return.
 
 Needs the extra `mcp` (the official SDK, version 2).
 """
@@ -101,8 +101,8 @@ def make_server(locator: Locator) -> MCPServer:
         "reflectrl",
         title="reflectrl locate",
         version=reflectrl.__version__,
-        instructions=f"`locate` says which files of {locator.root.name!r} to open for a question; `outline` and `read` open "
-        "them.",
+        instructions=f"`locate` says which files of {locator.root.name!r} to open for a question; `outline` and `read` "
+        "open them.",
         log_level="WARNING",
         subscriptions=False,
     )

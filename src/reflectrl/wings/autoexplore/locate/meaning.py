@@ -75,7 +75,7 @@ SAYS_ALL = 6.0
 
 
 class Telling:
-    """How much a word of a question tells: "mechanism" and "implement" are asked about every repository."""
+    """Weights of a question's words: "mechanism" and "implement" are asked about every repository and say little."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         pairs = (line.split() for line in lines)

@@ -2,7 +2,8 @@
 
 A segment never changes. A changed file goes into a new, small segment, and the old one's entry is ignored.
 
-Suffixes: T terms (runs of letters and digits), E entries (term in a file), W words, P postings (word in a file), D files.
+Suffixes: T terms (runs of letters and digits), E entries (term in a file), W words, P postings (word in a file), D
+files.
 """
 
 from __future__ import annotations
@@ -97,20 +98,20 @@ class SegmentBuilder:
         self._kind_D.append(kind)
         self._properties_D.append(properties)
 
-    def _extend(self, counts: Mapping[bytes, int], told: Mapping[bytes, int]) -> None:
+    def _extend(self, counts: Mapping[bytes, int], in_comments: Mapping[bytes, int]) -> None:
         self._term_E.extend(map(self._terms.__getitem__, counts))
         self._times_E.extend(counts.values())
-        self._told_E.extend(counts.values() if told is counts else map(told.get, counts, repeat(0)))
+        self._told_E.extend(counts.values() if in_comments is counts else map(in_comments.get, counts, repeat(0)))
         self._place_E.frombytes(bytes(len(counts)))
 
-    def _mark(self, terms: Iterable[bytes], place: int) -> None:
+    def _mark(self, terms: Iterable[bytes], bit: int) -> None:
         """Add a place to terms, without counting them again."""
         distinct = set(terms)
         self._term_E.extend(map(self._terms.__getitem__, distinct))
         nothing = bytes(4 * len(distinct))
         self._times_E.frombytes(nothing)
         self._told_E.frombytes(nothing)
-        self._place_E.frombytes(bytes([place]) * len(distinct))
+        self._place_E.frombytes(bytes([bit]) * len(distinct))
 
     def finish(self) -> Arrays:
         """Return the arrays of the segment: postings sorted by word, then by file."""

@@ -73,7 +73,7 @@ def cache_folder() -> Path | None:
 
 
 class Store:
-    """Cache of one repository.
+    """Cache of a repository.
 
     Args:
         root: resolved folder of the repository.

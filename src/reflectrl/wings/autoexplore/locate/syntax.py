@@ -95,7 +95,8 @@ _OBJECTS = _syntax(
     rf"^[ \t]*+(?:@\w+[ \t]+){{0,3}}(?:{_MODIFIER}[ \t]+){{0,5}}(?:(?:enum|record)[ \t]+(?:class|struct)|@?interface|"
     r"class|enum|record|struct|object|trait|protocol|extension|actor|mixin|fun|func|def|val)[ \t]+"
     r"(?:<[^>\n]{0,80}>[ \t]*)?(\w+)",
-    rf"^[ \t]*+(?:{_MODIFIER}[ \t]+){{1,5}}(?:<[^>\n]{{0,80}}>[ \t]+)?[\w<>\[\],.? ]{{1,80}}[ \t](\w+)[ \t]*(?:\(|=(?!=))",
+    rf"^[ \t]*+(?:{_MODIFIER}[ \t]+){{1,5}}(?:<[^>\n]{{0,80}}>[ \t]+)?[\w<>\[\],.? ]{{1,80}}[ \t](\w+)"
+    r"[ \t]*(?:\(|=(?!=))",
     rf"^(?:[ ]{{2,4}}|\t){_NO_NAME}[\w<>\[\],.?]{{2,60}}[ \t]+{_NO_NAME}(\w+)[ \t]*\([^;\n]{{0,200}}\{{[ \t]*$",
 )
 _C = _syntax(
@@ -133,8 +134,8 @@ _LUA = _syntax(
 )
 _SQL = _syntax(
     rf"--[^\n]*|{_SLASHES}",
-    r"(?i:^[ \t]*+create[ \t]+(?:or[ \t]+replace[ \t]+)?(?:unique[ \t]+)?(?:table|view|function|procedure|index|trigger|"
-    r"type)[ \t]+(?:if[ \t]+not[ \t]+exists[ \t]+)?[\"`]?([\w.]+))",
+    r"(?i:^[ \t]*+create[ \t]+(?:or[ \t]+replace[ \t]+)?(?:unique[ \t]+)?(?:table|view|function|procedure|index|"
+    r"trigger|type)[ \t]+(?:if[ \t]+not[ \t]+exists[ \t]+)?[\"`]?([\w.]+))",
 )
 _HASKELL = _syntax(
     r"\{-.*?(?:-\}|\Z)|--[^\n]*",
