@@ -3,7 +3,7 @@
     python -m benchmarks.locate_words TREES... --out src/reflectrl/wings/autoexplore/locate/data/words.npz
 
 Every folder in TREES is a repository. A stemmed word that occurs in `LEAST` of them gets the mean of the vectors of its
-most frequent forms, cut to `SIZE` numbers of one byte.
+most frequent forms, cut to `SIZE` numbers of one byte. Needs `pip install wordllama`.
 """
 
 from __future__ import annotations
