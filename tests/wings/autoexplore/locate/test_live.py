@@ -12,6 +12,7 @@ from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.locate import live, store
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.locate.live import LiveIndex
+from reflectrl.wings.autoexplore.words import stem
 
 
 @pytest.fixture
@@ -25,6 +26,7 @@ def repo(tmp_path: Path) -> Path:
 
 
 def found(index: LiveIndex, word: str) -> set[str]:
+    word = word if word.startswith("=") else stem(word)
     return {index.corpus.paths[file] for file in index.corpus.find(word)[0]}
 
 
@@ -131,8 +133,9 @@ def test_processes_and_one_process_give_the_same_index(repo: Path, monkeypatch: 
 
 
 def test_the_same_question_gets_the_same_answer_warm_and_cold(repo: Path) -> None:
-    cold = Engine(repo).search("where does it try again?", 3)
-    assert cold == Engine(repo).search("where does it try again?", 3) and cold[0].path == "retry.py"
+    question = "how many times is it retried?"
+    cold = Engine(repo).search(question, 3)
+    assert cold == Engine(repo).search(question, 3) and cold[0].path == "retry.py"
 
 
 def test_a_folder_that_became_a_link_or_empty_is_refused(repo: Path) -> None:
