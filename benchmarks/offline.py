@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from reflectrl.core.episodes import sft_reflection
-from reflectrl.methods.offline.completions import Dataset
-from reflectrl.methods.offline.config import Algorithm, OfflineConfig
-from reflectrl.methods.offline.learn import train_offline
-from reflectrl.methods.offline.reference_cache import ReferenceCache, score_reference
+from reflectrl.methods.offline import train_offline
+from reflectrl.methods.shared.offline.completions import Dataset
+from reflectrl.methods.shared.offline.config import Algorithm, OfflineConfig
+from reflectrl.methods.shared.offline.reference_cache import ReferenceCache, score_reference
 from reflectrl.wings.text.learn.text_dataset import text_dataset
 from reflectrl.wings.text.samples.sample import Sample
 

@@ -34,7 +34,7 @@ from torch import Tensor
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.prompts import reflector_prompt, tokenize
 from reflectrl.core.types import Episode, Sampling, Step
-from reflectrl.models.backend import Counters, Written
+from reflectrl.models.backend import Completion, Counters
 from reflectrl.models.generation import END, Draft, DraftModel
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy, Reflector, draw
@@ -101,7 +101,7 @@ class ScriptedReflector(Reflector):
 
     def _compute(
         self, keys: Sequence[Ids], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
-    ) -> list[Written]:
+    ) -> list[Completion]:
         scripts: Any = [Script(live.rng, self.texts[live]) for live in episodes]
         limits = [self.limits[live] for live in episodes]
         as_written = partial(draw_as_written, sampling=self.sampling)

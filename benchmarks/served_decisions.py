@@ -26,7 +26,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from benchmarks.serving import served, states
+from benchmarks.serving import Timed, quantiles, served, states, timed
 from reflectrl.core.config import read_recipe
 from reflectrl.core.types import UserError
 
@@ -70,22 +70,18 @@ def questions(settings: Settings) -> dict[str, list[Request]]:
     return made
 
 
-async def ask_all(url: str, asked: Sequence[Request], most: int) -> tuple[list[float], list[Mapping[str, float]]]:
+async def ask_all(url: str, asked: Sequence[Request], most: int) -> list[Timed[Mapping[str, float]]]:
     """Ask all questions, `most` at a time. Return the seconds and the probabilities of each."""
     from typesafe_sdk import AsyncTypeSafeClient, Choice
 
-    places = asyncio.Semaphore(most)
-
-    async def ask(state: Any, options: dict[str, None]) -> tuple[float, Mapping[str, float]]:
-        async with places:
-            start = time.perf_counter()
-            answer = await client.system_one(state=state, questions={"q": Choice(criteria=options)})
-            return time.perf_counter() - start, answer.choices["q"].probabilities
+    async def ask(request: Request) -> Mapping[str, float]:
+        state, options = request
+        answer = await client.system_one(state=state, questions={"q": Choice(criteria=options)})
+        return answer.choices["q"].probabilities
 
     base = url.removesuffix("/v1")
     async with AsyncTypeSafeClient(api_key="none", base_url=base, timeout=600.0) as client:
-        found = await asyncio.gather(*(ask(*one) for one in asked))
-    return [seconds for seconds, _ in found], [probabilities for _, probabilities in found]
+        return await timed(ask, asked, most)
 
 
 def largest_change(url: str, request: Request, shuffles: int) -> float:
@@ -93,8 +89,8 @@ def largest_change(url: str, request: Request, shuffles: int) -> float:
     state, options = request
     rng, names = np.random.default_rng(0), list(options)
     orders = [dict.fromkeys(names[i] for i in rng.permutation(len(names))) for _ in range(shuffles)]
-    _, found = asyncio.run(ask_all(url, [(state, order) for order in (options, *orders)], 8))
-    return max(abs(one[name] - found[0][name]) for one in found for name in names)
+    (_, listed), *shuffled = asyncio.run(ask_all(url, [(state, order) for order in (options, *orders)], 8))
+    return max(abs(probabilities[name] - listed[name]) for _, probabilities in shuffled for name in names)
 
 
 def processor_seconds(process: int) -> float:
@@ -116,11 +112,10 @@ def measured(settings: Settings) -> list[dict[str, Any]]:
             for i, most in enumerate(settings.concurrent):
                 part = requests[i * settings.requests :][: settings.requests]
                 start, used = time.perf_counter(), processor_seconds(process)
-                taken, _ = asyncio.run(ask_all(url, part, most))
+                taken = asyncio.run(ask_all(url, part, most))
                 seconds, used = time.perf_counter() - start, processor_seconds(process) - used
-                p50, p95 = (round(float(np.quantile(taken, share)), 4) for share in (0.5, 0.95))
                 rows.append({
-                    "question": kind, "concurrent": most, "p50": p50, "p95": p95,
+                    "question": kind, "concurrent": most, **quantiles([seconds for seconds, _ in taken]),
                     "per_second": round(len(part) / seconds, 1), "processor": round(used / len(part), 4),
                     "change": change,
                 })  # fmt: skip

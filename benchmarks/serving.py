@@ -16,11 +16,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import tyro
@@ -28,6 +28,10 @@ import tyro
 from reflectrl.core.config import read_recipe
 from reflectrl.core.episodes import read_episodes
 from reflectrl.core.types import Observation, UserError
+
+Asked, Answer = TypeVar("Asked"), TypeVar("Answer")
+Timed = tuple[float, Answer]
+"""Seconds that a request took, and its answer."""
 
 
 @dataclass(frozen=True)
@@ -61,28 +65,44 @@ def states(run: Path, count: int) -> list[Observation]:
     return [list(seen)[i] for i in np.random.default_rng(0).permutation(len(seen))[:count]]
 
 
-async def ask_all(url: str, model: str, seen: Sequence[Observation], most: int, streaming: bool) -> list[list[float]]:
-    """Ask about every state, `most` at a time. Return [seconds, seconds to the first token] of each."""
+async def timed(ask: Callable[[Asked], Awaitable[Answer]], requests: Sequence[Asked], most: int) -> list[Timed[Answer]]:
+    """Send all requests, `most` at a time. Return the seconds that each took, and its answer, in their order."""
+    free = asyncio.Semaphore(most)
+
+    async def timed_request(request: Asked) -> Timed[Answer]:
+        async with free:
+            start = time.perf_counter()
+            answer = await ask(request)
+            return time.perf_counter() - start, answer
+
+    return await asyncio.gather(*map(timed_request, requests))
+
+
+def quantiles(seconds: Sequence[float]) -> dict[str, float]:
+    """Return median and 95th percentile."""
+    return {name: round(float(np.quantile(seconds, share)), 4) for name, share in (("p50", 0.5), ("p95", 0.95))}
+
+
+async def ask_all(
+    url: str, model: str, seen: Sequence[Observation], most: int, streaming: bool
+) -> list[Timed[float | None]]:
+    """Ask about every state, `most` at a time. Return the seconds that each took in all, and to the first token."""
     import openai
 
-    client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=600)
-    places, taken = asyncio.Semaphore(most), []
-
-    async def ask(one: Observation) -> None:
-        told = {"history": one.history, "state": one.state, "actions": list(one.actions)}
+    async def ask(observation: Observation) -> float | None:
+        state = {"history": observation.history, "state": observation.state, "actions": list(observation.actions)}
         body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": ""}]}
-        async with places:
-            start = time.perf_counter()
-            answer = await client.chat.completions.create(**body, stream=streaming, extra_body={"reflectrl": told})
-            first = time.perf_counter() - start
-            if streaming:
-                async for _ in answer:
-                    pass
-            taken.append([time.perf_counter() - start, first])
+        start = time.perf_counter()
+        answer = await client.chat.completions.create(**body, stream=streaming, extra_body={"reflectrl": state})
+        if not streaming:
+            return None
+        first = time.perf_counter() - start
+        async for _ in answer:
+            pass
+        return first
 
-    async with client:
-        await asyncio.gather(*map(ask, seen))
-    return taken
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=600) as client:
+        return await timed(ask, seen, most)
 
 
 @contextmanager
@@ -117,11 +137,10 @@ def measured(settings: Settings) -> list[dict[str, float]]:
             start = time.perf_counter()
             taken = asyncio.run(ask_all(url, model, part, most, settings.streaming))
             seconds = time.perf_counter() - start
-            whole, first = (np.array(column) for column in zip(*taken, strict=True))
-            row = {"concurrent": most, "p50": np.quantile(whole, 0.5), "p95": np.quantile(whole, 0.95)}
-            row |= {"first_p50": np.quantile(first, 0.5)} if settings.streaming else {}
-            rows.append({key: round(float(value), 4) for key, value in row.items()})
-            rows[-1]["per_second"] = round(len(part) / seconds, 1)
+            row = {"concurrent": float(most), **quantiles([whole for whole, _ in taken])}
+            if settings.streaming:
+                row["first_p50"] = quantiles([first for _, first in taken if first is not None])["p50"]
+            rows.append({**row, "per_second": round(len(part) / seconds, 1)})
     return rows
 
 

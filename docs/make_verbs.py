@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from reflectrl.cli.verbs import OWN, all_verbs
+from reflectrl.cli.verbs import OWN, Verbs
 from reflectrl.core.plugins import names, resolve
 
 HEAD = """# Verbs
@@ -25,7 +25,7 @@ what stands here; `reflectrl --version` prints the version. This page is made fr
 
 def page() -> str:
     """Every verb with its options: the core's, those of the rooms beside it, the wings', the benchmarks of `data`."""
-    verbs = all_verbs()
+    verbs = Verbs()
     rooms = {verb: kind.__module__.split(".")[1] for verb, kind in verbs.items()}
     benchmarks = {f"data {name}": resolve("benchmarks", name) for name in names("benchmarks")}
     own = [verb for verb, room in rooms.items() if room == "cli"]

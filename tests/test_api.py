@@ -107,6 +107,7 @@ def test_a_class_is_an_environment(tmp_path: Path) -> None:
         (lambda run: reflectrl.train({"length": 5}), "names no environment"),
         (lambda run: reflectrl.train(Recipe(), sft={}), "a recipe has all settings; 'sft' belongs in it"),
         (lambda run: reflectrl.load_agent("nowhere"), "nowhere is no run folder"),
+        (lambda run: reflectrl.load_agent(run, runtime="numpy"), "no agent's folder"),
         (lambda run: reflectrl.load_agent(run, "sfd"), "unknown arm 'sfd'"),
         (lambda run: reflectrl.load_agent(run, "no-reflection"), "is not trained yet"),
         (lambda run: reflectrl.evaluate("expart", "corridor"), "unknown player 'expart'"),

@@ -26,12 +26,15 @@ ORDER = {
         "calibration", "config",
         "statistics", "prompts", "envs", "players", "rollout", "episodes", "teach", "evaluation",
     ),
-    "serving": ("endpoints", "remote", "server"),
+    "serving": ("endpoints", "remote", "server", "parts"),
     "methods": (
-        "values", "offline", "reflecting", "distill", "hints", "pretrained", "archer", "distilled", "hindsight",
-        "linvit", "offline_learning", "prompted", "reflector_rejection", "reflector_rl",
+        "shared", "archer", "distilled", "hindsight", "linvit", "offline", "expert_iteration", "prompted",
+        "reflector_rejection", "reflector_rl",
     ),
-    "tools": ("downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "browser"),
+    "tools": (
+        "pretrained", "downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "browser",
+        "parts",
+    ),
 }  # fmt: skip
 """Parts of a room; each imports only from itself and from those before it."""
 REMOVABLE = ("serving", "methods", "tools", "examples", "wings")

@@ -86,6 +86,17 @@ def test_half_precision_logits_give_float32_log_probabilities():
     torch.testing.assert_close(logp_NA, torch.full((1, 3), -math.log(3)))
 
 
+@given(st.floats(0.02, 0.98), st.floats(0.02, 0.98))
+def test_the_brier_score_is_lowest_at_the_true_probability(truth: float, other: float):
+    def expected(probability: float) -> float:
+        logp_N = torch.tensor([probability, probability], dtype=torch.float64).log()
+        wins, defeats = losses.brier_score(logp_N, torch.tensor([1.0, 0.0]))
+        return float(truth * wins + (1 - truth) * defeats)
+
+    assert expected(truth) == pytest.approx(truth * (1 - truth))
+    assert expected(other) == pytest.approx(expected(truth) + (other - truth) ** 2)
+
+
 def test_entropy_by_hand():
     # Uniform over 4 (one more illegal): ln 4. Certain: 0. (1/4, 3/4): ln 4 - 3/4 ln 3.
     probs_NA = torch.tensor([[0.25, 0.25, 0.25, 0.25, 0.0], [0, 1, 0, 0, 0], [0.25, 0.75, 0, 0, 0]])

@@ -15,9 +15,10 @@ from reflectrl.core.config.values import from_dict
 from reflectrl.core.episodes import from_line
 from reflectrl.core.players import AnalystPlayer, ExpertPlayer
 from reflectrl.core.rollout import Job, rollout
-from reflectrl.core.types import Episode, Sampling
+from reflectrl.core.types import Episode, Sampling, UserError
 from reflectrl.learn.checkpoint import load_meta
-from reflectrl.learn.curriculum import Curriculum, SuccessRates, draw_tasks
+from reflectrl.learn.curriculum import Curriculum, SuccessRates, chosen_stages, draw_tasks
+from reflectrl.learn.exploration import RewardShaping
 from reflectrl.learn.losses import POLICY_LOSSES, reinforce_loss
 from reflectrl.learn.minibatches import make_batch
 from reflectrl.learn.online import train_online, update
@@ -75,6 +76,26 @@ class TestLearning:
         assert (success_rate(played), mean_return(played)) == max(scores)
         assert len(set(scores)) > 1
 
+    def test_adam_penalises_weights_in_the_gradient(self, tiny: Tiny, make_rooms: Any) -> None:
+        ends = {}
+        for optimizer in ("adamw", "adam"):
+            ends[optimizer] = tiny()
+            train(ends[optimizer], make_rooms, replace(QUICK, optimizer=optimizer, weight_decay=0.1, updates=2))
+        assert not same_weights(ends["adamw"], ends["adam"])
+
+    def test_a_critic_may_learn_in_some_updates_only(self, tiny: Tiny, make_rooms: Any) -> None:
+        config = replace(QUICK, baseline="critic", critic_every=2, replay_episodes=0)
+        log = train(tiny(), make_rooms, config)
+        assert ["value_loss" in line for line in log if line["step"]] == [False, True]  # after 2 and after 4 updates
+
+    def test_entropy_may_be_part_of_the_returns_that_are_learned(self, tiny: Tiny, make_rooms: Any) -> None:
+        episodes = list(rollout([Job(make_rooms().tasks("train")[0], 0)], make_rooms, Policy(tiny(), Sampling(1.0))))
+        config = replace(QUICK, entropy_coef=0.5, entropy_in="returns")
+        plain, with_bonus = RewardShaping(QUICK, make_rooms()), RewardShaping(config, make_rooms())
+        gained = with_bonus(episodes[0]) - plain(episodes[0])
+        expected = [0.5 * step.choice.entropy for step in episodes[0].steps]
+        assert gained.tolist() == pytest.approx(expected, abs=1e-4) and gained.min() > 0
+
     def test_the_entropy_bonus_is_in_no_return(self, tiny: Tiny, make_rooms: Any) -> None:
         log = train(tiny(), make_rooms, replace(QUICK, entropy_coef=100.0))
         assert all(-0.5 <= line["return"] <= 1.0 for line in log[:-1])
@@ -107,6 +128,16 @@ class TestCurriculum:
     def test_thirds_visits_every_stage(self, tiny: Tiny, make_rooms: Any) -> None:
         log = train(tiny(), make_rooms, replace(QUICK, curriculum="equal"))
         assert self.stages(log) == ["one", "one", "full", "full", "full"]
+
+    def test_stages_may_be_chosen_and_merged(self, tiny: Tiny, make_rooms: Any) -> None:
+        first, last = make_rooms().stages[0], make_rooms().stages[-1]
+        config = replace(QUICK, curriculum="equal", stages=(f"{first}+{last}",), rehearsal=0.0)
+        assert set(self.stages(train(tiny(), make_rooms, config))) == {f"{first}+{last}"}
+        env = make_rooms()
+        tasks = draw_tasks(env, Curriculum(config.stages, "equal", 4, 0.9), 40, 0.0, np.random.default_rng(0))
+        assert {task.stage for task in tasks} == {first, last}
+        with pytest.raises(UserError, match=r"rl.stages: unknown stage 'attic'"):
+            chosen_stages((f"{first}+attic",), env.stages)
 
     def test_none_stays_at_the_last(self, tiny: Tiny, make_rooms: Any) -> None:
         assert set(self.stages(train(tiny(), make_rooms, QUICK))) == {"full"}
@@ -288,6 +319,17 @@ class TestTools:
             torch.testing.assert_close(high[name], full[name], atol=1e-6, rtol=0)
             torch.testing.assert_close(low[name], none[name], atol=1e-6, rtol=0)
 
+    def test_wins_that_are_replayed_say_nothing_about_confidence(self, tiny: Tiny, make_rooms: Any) -> None:
+        rollouts = EpisodeRollouts(Policy(tiny()), None, make_rooms, replace(QUICK, brier_coef=1.0), 0)
+        fresh = rollouts.collect(0, None)
+        played = rollouts.latest.played
+        won = [float(episode.success) for episode in played for _ in episode.steps]
+        assert fresh.won_N is not None and fresh.won_N.tolist() == won
+        task = make_rooms().tasks("train")[0]
+        rollouts.buffer.add(rollout([Job(task, 0)], make_rooms, ExpertPlayer()))
+        past = rollouts.replay(None)
+        assert past is not None and past.won_N is None
+
     def test_self_imitation_learns_from_rare_wins(self, tiny: Tiny, make_rooms: Any) -> None:
         config = replace(QUICK, self_imitation=True, baseline="critic", updates=12, episodes=12, replay_episodes=6)
         log = train(tiny(), make_rooms, config)
@@ -340,7 +382,10 @@ class TestGradient:
         policy, batch = batch_of(tiny(**settings), make_rooms)
         reference = perturbed(policy.lm)
         batch.old_logp_N = batch.old_logp_N + torch.linspace(-0.3, 0.3, len(batch))
-        config = replace(PLAIN, algorithm=algorithm, entropy_coef=0.3, kl_coef=0.7, normalise=True, minibatch=5)
+        config = replace(
+            PLAIN, algorithm=algorithm, entropy_coef=0.3, kl_coef=0.7, brier_coef=0.5, normalise=True, minibatch=5
+        )
+        batch.won_N = torch.tensor([float(i % 3 == 0) for i in range(len(batch))])
         moved, terms = gradient(policy, batch, config, reference)
 
         advantages = batch.returns_N - 0.2
@@ -358,7 +403,8 @@ class TestGradient:
                 surrogate = torch.minimum(ratio * advantages[i], ratio.clamp(0.9, 1.1) * advantages[i])
             entropy = -(logp.exp() * logp).sum()
             divergence = (logp.exp() * (logp - ref)).sum()
-            loss = loss + (-surrogate - 0.3 * entropy + 0.7 * divergence) / len(batch)
+            brier = (chosen.exp() - float(i % 3 == 0)) ** 2
+            loss = loss + (-surrogate - 0.3 * entropy + 0.7 * divergence + 0.5 * brier) / len(batch)
         parameters = policy.lm.parameters()
         expected = torch.autograd.grad(loss, parameters)
         names = [name for name, _ in policy.lm.model.named_parameters()]

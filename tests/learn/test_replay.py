@@ -47,6 +47,13 @@ def test_samples_are_different_kept_successes(outcomes, slots, count, seed):
     assert set(ids(drawn)) <= set(ids(buffer.episodes))
 
 
+def test_a_buffer_with_few_episodes_may_repeat_them():
+    buffer, rng = ReplayBuffer(4, episodes(True, True)), np.random.default_rng(0)
+    assert len(buffer.draw(5, rng)) == 2
+    drawn = buffer.draw(50, rng, repeats=True)
+    assert len(drawn) == 50 and set(drawn) == {0, 1}
+
+
 def test_sampling_is_uniform_and_repeats_with_its_generator():
     buffer = ReplayBuffer(4, episodes(True, True, True, True))
     rng = np.random.default_rng(0)

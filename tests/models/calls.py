@@ -12,7 +12,7 @@ from reflectrl.models.sharing import Ids, KVCache, apart
 
 def action_texts(lm: LanguageModel, actions: Sequence[str]) -> Answers:
     """What a policy would write to take each of the actions."""
-    return Policy(lm, scoring="sum").answers(tuple(actions))
+    return Policy(lm, scoring="sum").candidates(tuple(actions))
 
 
 def choice_logits(

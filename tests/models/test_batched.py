@@ -22,7 +22,7 @@ from benchmarks.families import Marks, tiny_model
 from reflectrl.core.types import Sampling
 from reflectrl.models import batched
 from reflectrl.models.attention import Attend, BlockAttention, DecodingAttention
-from reflectrl.models.backend import Answers, Counters
+from reflectrl.models.backend import Candidates, Counters
 from reflectrl.models.batched import BatchedAttention, WholeAttention, alike
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel, Shortcuts
@@ -173,8 +173,8 @@ def growing(rng: np.random.Generator, rows: int = 4, steps: int = 3) -> list[lis
     return found
 
 
-TEXTS = Answers(((5, 6, 0), (5, 7, 8, 0), (9, 0), (0,)), (2, 3, 1, 1))
-LABELS = Answers(((5,), (9,), (11,)), (1, 1, 1))
+TEXTS = Candidates(((5, 6, 0), (5, 7, 8, 0), (9, 0), (0,)), (2, 3, 1, 1))
+LABELS = Candidates(((5,), (9,), (11,)), (1, 1, 1))
 
 
 @families

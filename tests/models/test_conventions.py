@@ -59,7 +59,7 @@ def test_actions_and_reflections_follow_their_prompt_without_another_space(load:
     lm = load(kind)
     plain = AutoTokenizer.from_pretrained(lm.base)
     alone = plain.encode("Action:", add_special_tokens=False)
-    ids = Policy(lm, scoring="sum").answers(("take apple",)).ids[0]
+    ids = Policy(lm, scoring="sum").candidates(("take apple",)).ids[0]
     assert [*alone, *ids[:-1]] == plain.encode("Action: take apple", add_special_tokens=False)
     prompt = reflector_prompt(Observation("", "You stand in a kitchen.\n", ()))
     [row] = reflection_examples(lm, [ReflectionRow(prompt, " Go on.")])

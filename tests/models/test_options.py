@@ -14,7 +14,7 @@ import torch
 from reflectrl.core.config import ModelConfig
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.types import Observation, Sampling, Task, UserError
-from reflectrl.models.backend import Answers
+from reflectrl.models.backend import Candidates
 from reflectrl.models.cards import HEADS, OPTION_HEAD
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
@@ -32,14 +32,14 @@ def scoring_head(lm: LanguageModel) -> Iterator[LanguageModel]:
     yield replace(lm, option_head=head)
 
 
-def texts(rng: np.random.Generator, count: int, length: int) -> Answers:
+def texts(rng: np.random.Generator, count: int, length: int) -> Candidates:
     """Options of random tokens. About half of them begin like the one before."""
     found: list[Ids] = []
     for _ in range(count):
         fresh = tuple(int(t) for t in rng.integers(1, 257, size=int(rng.integers(1, length + 1))))
         begun = found[-1][: int(rng.integers(0, length))] if found and rng.random() < 0.5 else ()
         found.append((*begun, *fresh))
-    return Answers(tuple(found), (1,) * count)
+    return Candidates(tuple(found), (1,) * count)
 
 
 def prompts(rng: np.random.Generator) -> list[Ids]:
@@ -117,7 +117,7 @@ def test_a_score_depends_on_prompt_and_text_alone(pair: Pair) -> None:
     with scoring_head(pair("qwen2")[0]) as lm, torch.no_grad():
         together_PA, _ = lm.backend.score(pack(asked), listed, "options")
         for prompt, each, row in zip(asked, listed, together_PA, strict=True):
-            alone = [lm.backend.score([prompt], [Answers((ids,), (1,))], "options")[0][0, 0] for ids in each.ids[:5]]
+            alone = [lm.backend.score([prompt], [Candidates((ids,), (1,))], "options")[0][0, 0] for ids in each.ids[:5]]
             torch.testing.assert_close(row[:5], torch.stack(alone), atol=1e-5, rtol=1e-4)
 
 
@@ -172,7 +172,7 @@ def test_a_wide_set_is_read_in_parts_with_the_same_result(pair: Pair) -> None:
     """Parts of about so many tokens as a processor likes; sorted, so that the order changes no bit."""
     rng = np.random.default_rng(5)
     listed, order = texts(rng, 200, 8), rng.permutation(200)
-    shuffled = Answers(tuple(listed.ids[i] for i in order), (1,) * 200)
+    shuffled = Candidates(tuple(listed.ids[i] for i in order), (1,) * 200)
     with scoring_head(pair("llama")[0]) as lm, torch.inference_mode():
         asked = prompts(rng)[:1]
         whole = lm.backend.score(pack(asked), [listed], "options")[0]

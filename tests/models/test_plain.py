@@ -14,7 +14,7 @@ from benchmarks.families import tiny_model
 from reflectrl.core.config import ModelConfig
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling, UserError
-from reflectrl.models.backend import Answers, Counters, Scoring
+from reflectrl.models.backend import Candidates, Counters, Scoring
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.load import load_model
 from reflectrl.models.packed import PackedBackend
@@ -25,8 +25,8 @@ from reflectrl.models.sharing import Ids, pack
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
 both = pytest.mark.parametrize(("family", "adapters"), [("gpt2", False), ("llama", True), ("qwen2", False)])
-TEXTS = Answers(((7, 0), (7, 9, 0), (30, 0)), (1, 2, 1))
-LABELS = Answers(((17,), (3,), (250,)), (1, 1, 1))
+TEXTS = Candidates(((7, 0), (7, 9, 0), (30, 0)), (1, 2, 1))
+LABELS = Candidates(((17,), (3,), (250,)), (1, 1, 1))
 
 
 def plain(lm: LanguageModel, **shortcuts: bool) -> LanguageModel:

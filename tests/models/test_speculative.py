@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reflectrl.core.types import Sampling
-from reflectrl.models.backend import Written
+from reflectrl.models.backend import Completion
 from reflectrl.models.generation import CONTEXTS, END, LONGEST_DRAFT, Draft, DraftModel, Evidence
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import sampler
@@ -40,7 +40,7 @@ class Oracle(DraftModel):
         return 0.0, END, ("", 0, 0)
 
 
-def write(lm: LanguageModel, prompts: Sequence[Ids], temperature: float, drafts: DraftModel | None) -> list[Written]:
+def write(lm: LanguageModel, prompts: Sequence[Ids], temperature: float, drafts: DraftModel | None) -> list[Completion]:
     generators = [np.random.default_rng([3, i]) for i in range(len(prompts))]
     caches = [KVCache() for _ in prompts]
     written = lm.backend.write(prompts, 12, sampler(Sampling(temperature)), generators, caches, drafts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from reflectrl.core.config import Recipe
@@ -47,3 +47,16 @@ def one_of_each_kind(recipe: Recipe) -> dict[str, Artifact]:
         if not artifact.always:
             kinds.setdefault(id(artifact.maker), artifact)
     return {artifact.key: artifact for artifact in kinds.values()}
+
+
+def of_methods(recipe: Recipe) -> dict[str, Artifact]:
+    """Return the artifacts in the plan of a recipe that learning methods bring, by key."""
+    made = planned(recipe).items()
+    return {key: artifact for key, artifact in made if artifact.maker.build.__module__.startswith("reflectrl.methods.")}
+
+
+def require_made_alone(recipe: Recipe, run: Path, artifacts: Mapping[str, Artifact], folder: Path) -> None:
+    """Fail if an artifact of a finished run has other bytes where it is made from copies of its inputs alone."""
+    for i, (key, artifact) in enumerate(artifacts.items()):
+        same = made_alone(recipe, run, artifact, folder / str(i))
+        assert same and all(same.values()), (key, same)

@@ -10,7 +10,7 @@ import pytest
 from reflectrl import runs as pipeline
 from reflectrl.runs.artifact import Plan, artifact
 from reflectrl.runs.graph import planned
-from tests.runs.alone import made_alone, one_of_each_kind
+from tests.runs.alone import made_alone, one_of_each_kind, require_made_alone
 from tests.runs.conftest import LIKE
 
 OUTCOMES = (
@@ -32,9 +32,7 @@ def test_an_artifact_of_a_run_is_made_from_its_inputs_alone(
 def test_so_is_each_kind_where_reflections_come_from_outcomes_and_rl_begins_at_wins(like: LIKE, tmp_path: Path) -> None:
     recipe = like(*OUTCOMES)
     pipeline.run(recipe, tmp_path / "run", "eval")
-    for key, one in one_of_each_kind(recipe).items():
-        same = made_alone(recipe, tmp_path / "run", one, tmp_path / one.maker.build.__name__)
-        assert same and all(same.values()), key
+    require_made_alone(recipe, tmp_path / "run", one_of_each_kind(recipe), tmp_path / "alone")
 
 
 def test_a_call_plans_and_runs_nothing_and_refuses_a_wrong_argument(like: LIKE) -> None:

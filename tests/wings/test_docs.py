@@ -26,7 +26,7 @@ import pytest
 from reflectrl.cli import main
 from reflectrl.cli.arguments import parse
 from reflectrl.cli.run import Run
-from reflectrl.cli.verbs import all_verbs
+from reflectrl.cli.verbs import Verbs
 from reflectrl.core.config.reference import keys, reference
 from reflectrl.core.plugins import look_here, resolve
 from reflectrl.core.types import UserError
@@ -55,6 +55,8 @@ VALUES = shlex.split("--values.critic_steps 2 --values.critic_batch 4 --values.a
 SMALL = {
     "run taxi": TINY,
     "run taxi-demo": TINY,
+    "run taxi-paper": [*TINY, "--arms", "no-reflection", "--eval.repeats", "1"],
+    "data sft": [],
     "run portals": [*TINY, "--env.train", "8", "--env.validation", "4", "--env.test", "4"],
     "run guess.toml": TINY,
     "run my_env": TINY,
@@ -206,7 +208,7 @@ def require_readable(words: Sequence[str], line: str) -> None:
         case ["reflectrl", *rest] if rest not in (["--version"], ["--help"]) and rest[1:] not in (["--help"], []):
             require_verb(rest, line)
         case ["reflectrl", verb, *_]:
-            assert verb in (*all_verbs(), "--version", "--help"), line
+            assert verb in (*Verbs(), "--version", "--help"), line
         case ["make", target, *given]:
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), line
             require_extras([word.removeprefix("EXTRA=") for word in given if word.startswith("EXTRA=")], line)
@@ -241,7 +243,7 @@ def require_readable(words: Sequence[str], line: str) -> None:
 
 def require_verb(words: Sequence[str], line: str) -> None:
     """The verb reads its words, and every setting is a key, or an argument of the environment."""
-    verb, settings = parse(words, all_verbs(), "reflectrl", "")
+    verb, settings = parse(words, Verbs(), "reflectrl", "")
     given = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in settings if word.startswith("--")}
     if isinstance(verb, Run):
         try:

@@ -47,8 +47,9 @@ def main(words: Sequence[str] | None = None) -> int:
                 print(f"reflectrl {reflectrl.__version__}")
             else:
                 from reflectrl.cli.arguments import parse
+                from reflectrl.cli.verbs import Verbs
 
-                verb, settings = parse(words, _verbs_for(words), "reflectrl", DESCRIPTION)
+                verb, settings = parse(words, Verbs(), "reflectrl", DESCRIPTION)
                 verb(settings)
             sys.stdout.flush()
         except UserError as error:
@@ -76,17 +77,6 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"reflectrl: {printable_line(' '.join(no_room(error).split()))}", file=sys.stderr)
             return 2
     return 0
-
-
-def _verbs_for(words: Sequence[str]) -> dict[str, type]:
-    """Return the verb that is called if a package brings it, since importing all of them is slow; else all verbs."""
-    from reflectrl.core.plugins import names, resolve
-
-    if words and words[0] in names("verbs"):
-        return {words[0]: resolve("verbs", words[0])}
-    from reflectrl.cli.verbs import all_verbs
-
-    return all_verbs()
 
 
 def no_room(error: OSError) -> str:

@@ -33,21 +33,26 @@ def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, descriptio
     if not words:
         raise UserError(f"say what to do: {', '.join(verbs)} ({prog} --help explains)")
     verb, rest = words[0], words[1:]
-    if verb not in verbs and verb not in ("-h", "--help"):
+    if verb in ("-h", "--help"):
+        # The list of verbs only, so empty classes stand for them: tyro would read the options of each.
+        kinds = tuple(
+            Annotated[dataclasses.make_dataclass(kind.__name__, [], namespace={"__doc__": kind.__doc__}),
+                      tyro.conf.subcommand(name)]
+            for name, kind in verbs.items()
+        )  # fmt: skip
+        return _tyro(Union[kinds], [verb], prog, description), []  # noqa: UP007
+    if verb not in verbs:
         raise UserError(f"unknown verb {verb!r}{suggestion(verb, [*verbs, '--help', '--version'])}")
-    narrowed = getattr(verbs.get(verb), "narrowed", None)
-    if narrowed is not None:
-        verbs = {**verbs, verb: narrowed(rest)}
-    names = [field.name for field in dataclasses.fields(verbs[verb])] if verb in verbs else []
+    kind = verbs[verb]
+    if hasattr(kind, "narrowed"):
+        kind = kind.narrowed(rest)
+    names = [field.name for field in dataclasses.fields(kind)]
     own, settings = _separate(rest, {"--help", *(f"--{name.rstrip('_').replace('_', '-')}" for name in names)})
-    kinds = tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in verbs.items())
     try:
-        if len(kinds) == 1:
-            return _tyro(verbs[verb], own, f"{prog} {verb}", verbs[verb].__doc__ or description), settings
-        return _tyro(Union[kinds], [verb, *own], prog, description), settings  # noqa: UP007
+        return _tyro(kind, own, f"{prog} {verb}"), settings
     except SystemExit:
-        if hasattr(verbs.get(verb), "after_help"):
-            print(f"\n{verbs[verb].after_help()}")  # type: ignore[attr-defined]
+        if hasattr(kind, "after_help"):
+            print(f"\n{kind.after_help()}")
         raise
 
 
@@ -68,7 +73,7 @@ def _separate(words: Sequence[str], options: set[str]) -> tuple[list[str], list[
     return own, settings
 
 
-def _tyro(kind: Any, words: Sequence[str], prog: str, description: str) -> Any:
+def _tyro(kind: Any, words: Sequence[str], prog: str, description: str | None = None) -> Any:
     """Parse with tyro, and turn its boxed error message into one line."""
     complaint = io.StringIO()
     try:

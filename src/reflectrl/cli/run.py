@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -134,12 +135,12 @@ class Report(Run):
 RUNS: dict[str, type[Run]] = {"run": Run, "teach": Teach, "sft": SFT, "rl": RL, "eval": Eval, "report": Report}
 
 
-def run_verbs() -> dict[str, type]:
-    """Return the verbs of this file, with the options that installed packages bring."""
-    return {  # fields are taken from the last base first, so the verb's own options lead
-        name: dataclass(frozen=True)(type(verb.__name__, (*brought("run_options"), verb), {"__doc__": verb.__doc__}))
-        for name, verb in RUNS.items()
-    }
+@cache
+def run_verb(name: str) -> type:
+    """Return a verb of this file, with the options that our other rooms and installed packages bring."""
+    verb = RUNS[name]
+    # Fields are taken from the last base first, so the verb's own options lead.
+    return dataclass(frozen=True)(type(verb.__name__, (*brought("run_options"), verb), {"__doc__": verb.__doc__}))
 
 
 def looked_at(path: Path, settings: Sequence[str], trust: bool) -> tuple[Recipe, bool]:

@@ -5,14 +5,14 @@ Slow imports (torch, gymnasium) happen inside the calls, so that help, lists and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import tyro
 
 from reflectrl.cli.projects import recipes
-from reflectrl.cli.run import run_verbs, summary
+from reflectrl.cli.run import RUNS, run_verb, summary
 from reflectrl.core.config.reference import listed
 from reflectrl.core.plugins import names, resolve
 from reflectrl.core.types import UserError
@@ -43,9 +43,27 @@ OWN: dict[str, type] = {"list": List}
 """Verbs of the core, in addition to the verbs of a run."""
 
 
-def all_verbs() -> dict[str, type]:
-    """Return name → verb: the core's verbs, and the verbs of installed packages (reflectrl's own packages included)."""
-    return {**run_verbs(), **{name: resolve("verbs", name) for name in names("verbs") if name not in OWN}, **OWN}
+class Verbs(Mapping[str, type]):
+    """All verbs by name: from the core, from our other rooms, and from installed packages.
+
+    A verb is imported when it is asked for, since a command needs one, and only help needs them all.
+    """
+
+    def __init__(self) -> None:
+        self._names = [*RUNS, *(name for name in names("verbs") if name not in OWN), *OWN]
+
+    def __getitem__(self, name: str) -> type:
+        if name not in self._names:
+            raise KeyError(name)
+        if name in RUNS:
+            return run_verb(name)
+        return OWN[name] if name in OWN else resolve("verbs", name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _listed(what: str) -> list[tuple[str, str]]:

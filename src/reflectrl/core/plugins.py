@@ -1,6 +1,8 @@
 """Plug-ins: resolving a name to an object, by an installed package's entry point or by "package.module:Class".
 
-Our own wings are found in the same way as other packages, so the core names none of them.
+What a recipe or a user names (environments, rewards, models, engines ...) is announced by entry points, in our own
+wings as in other packages. All else of our own is found by import: `own_modules` are the modules whose tables say what
+the rooms beyond the core bring. So the core names none of them, and a room or a wing can be removed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
@@ -28,26 +30,32 @@ MOVED = {"reflectrl.envs.adapter:GymTextEnv": "reflectrl.core.envs.adapter:GymTe
 """Old import paths in recipes and run folders, and the present ones."""
 
 
+OWN_KINDS = ("verbs", "run_options", "listeners", "report_sections", "checks")
+"""Kinds of plug-ins that our own rooms bring in tables, without entry points."""
+
+
 def names(kind: str) -> list[str]:
-    """Return the short names that installed packages, including ours, announce for a kind ("envs", "verbs" ...)."""
-    return list(announced(kind))
+    """Return the short names of a kind ("envs", "verbs" ...): our own, and those that installed packages announce."""
+    return sorted({*_own_table(kind), *announced(kind)})
 
 
 def announced(kind: str) -> dict[str, EntryPoint]:
     """Map names to entry points of the group "reflectrl.KIND", sorted by name. Missing modules are left out."""
-    return dict(_announced(kind, tuple(sys.path)))
-
-
-@lru_cache
-def _announced(kind: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Read the entry points of all installed packages.
-
-    Cached, because reading takes milliseconds, and each new environment needs the entry points.
-    """
-    points = sorted(entry_points(group=f"reflectrl.{kind}"), key=lambda point: point.name)
+    points = sorted(_entry_points(tuple(sys.path)).get(f"reflectrl.{kind}", []), key=lambda point: point.name)
     return {point.name: point for point in points if _is_there(point.module)}
 
 
+@lru_cache
+def _entry_points(path: tuple[str, ...]) -> dict[str, list[EntryPoint]]:
+    """Read the entry points of all installed packages, by group.
+
+    Cached, because reading takes tens of milliseconds, and each new environment needs the entry points.
+    """
+    points = entry_points()
+    return {group: [*points.select(group=group)] for group in points.groups if group.startswith("reflectrl.")}
+
+
+@cache
 def _is_there(module: str) -> bool:
     """Return whether a module can be found. A wing's folder may have been removed."""
     try:
@@ -57,24 +65,41 @@ def _is_there(module: str) -> bool:
 
 
 def brought(kind: str) -> list[Any]:
-    """Import all objects that installed packages announce for a kind, in the order of their names."""
+    """Import all objects of a kind, our own and those that installed packages announce, in the order of their names."""
     return [resolve(kind, name) for name in names(kind)]
 
 
-def method_modules() -> list[ModuleType]:
-    """Import the learning methods: each file of our folder `methods`, and the modules that other packages announce.
+def table_modules() -> list[ModuleType]:
+    """Import the modules with tables of arms (ARMS) or of sections of recipe keys (SECTIONS).
 
-    A method is one module. Its table ARMS holds its arms, and SECTIONS the sections of recipe keys that it brings.
+    They are our own, and the learning methods that other packages announce. A method is one module.
     """
-    return [*_own_methods(), *brought("methods")]
+    return [*own_modules(), *brought("methods")]
 
 
 @cache
-def _own_methods() -> tuple[ModuleType, ...]:
-    package = importlib.util.find_spec("reflectrl.methods")
-    folders = (package.submodule_search_locations or ()) if package else ()
-    files = [module.name for module in pkgutil.iter_modules(folders) if not module.ispkg]
-    return tuple(importlib.import_module(f"reflectrl.methods.{name}") for name in files)
+def own_modules() -> tuple[ModuleType, ...]:
+    """Import our own modules with tables: each file of `methods`, and `parts.py` of each other room and wing."""
+    methods = [f"reflectrl.methods.{name}" for name, is_folder in _members("reflectrl.methods") if not is_folder]
+    wings = [f"reflectrl.wings.{name}.parts" for name, is_folder in _members("reflectrl.wings") if is_folder]
+    parts = [name for name in ("reflectrl.serving.parts", "reflectrl.tools.parts", *wings) if _is_there(name)]
+    return tuple(importlib.import_module(name) for name in (*methods, *parts))
+
+
+def _members(package: str) -> list[tuple[str, bool]]:
+    """Return name and "is it a folder?" of everything in one of our packages; nothing if it was removed."""
+    spec = importlib.util.find_spec(package)
+    folders = (spec.submodule_search_locations or ()) if spec else ()
+    return [(module.name, module.ispkg) for module in pkgutil.iter_modules(folders)]
+
+
+def _own_table(kind: str) -> dict[str, Callable[[], Any]]:
+    """Return our own parts of a kind: name → function that imports the part, since many of them are slow to import."""
+    table: dict[str, Callable[[], Any]] = {}
+    if kind in OWN_KINDS:
+        for module in own_modules():
+            table |= getattr(module, kind.upper(), {})
+    return table
 
 
 def resolve(kind: str, name: str) -> Any:
@@ -86,10 +111,13 @@ def resolve(kind: str, name: str) -> Any:
     if ":" in name and kind in BY_PATH:
         look_here()
         return _import(kind, name)
-    known = announced(kind)
-    if name not in known:
-        raise UserError(f"unknown {kind.rstrip('s')} {name!r}{suggestion(name, known)}")
-    return _import(kind, known[name].value)
+    own = _own_table(kind)
+    if name in own:
+        return own[name]()
+    points = announced(kind)
+    if name not in points:
+        raise UserError(f"unknown {kind.rstrip('s')} {name!r}{suggestion(name, names(kind))}")
+    return _import(kind, points[name].value)
 
 
 def resolve_class(kind: str, name: str, base: type) -> type[Any]:

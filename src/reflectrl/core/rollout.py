@@ -20,16 +20,24 @@ from reflectrl.core import distributed
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.envs.pool import EnvPool
 from reflectrl.core.envs.promises import raised
-from reflectrl.core.players.base import LiveEpisode, Player
+from reflectrl.core.players.base import LiveEpisode, Player, carries
 from reflectrl.core.types import CutOff, Episode, Observation, Step, Task, UserError, named_seed
 
 
 @dataclass(frozen=True)
 class Start:
-    """Point inside an earlier episode: the seed of that episode, and its actions up to that point."""
+    """Point inside an earlier episode.
+
+    Attributes:
+        seed: seed of that episode.
+        actions: its actions up to that point.
+        carried: reflections that its reflector carried: one for each action, and one for the point itself. Empty if it
+            carried none.
+    """
 
     seed: int
     actions: tuple[str, ...]
+    carried: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,8 @@ def rollout(
     and not on the other jobs (except for rounding in matrix products, which depends on their shape). If several
     processes make an artifact together, each plays some of the jobs, and all of them yield all episodes.
 
+    If the reflector carries its reflections, each observation holds the latest one, and so does the episode.
+
     Args:
         make_env: function that makes an environment, called for each environment needed. All are closed in the end. An
             `EnvPool` instead lends its environments, which may run in worker processes, and keeps them.
@@ -86,7 +96,7 @@ def rollout(
         for_each: Callable[..., Iterator[Any]] = map
         if isinstance(make_env, EnvPool) and make_env.workers:
             for_each = make_env.each
-        waiting = iter(jobs)
+        waiting, carrying = iter(jobs), carries(reflector)
         free: list[TextEnv] = []
         playing: list[tuple[LiveEpisode, Job]] = []
         while True:
@@ -106,15 +116,14 @@ def rollout(
 
             # The players speak and choose, each for all episodes at once, because a model is fastest in batches.
             episodes = [live for live, _ in playing]
-            speaking = episodes
-            if reflect_probability < 1:
-                # The number is drawn from the episode's own generator, so it does not depend on the other episodes.
-                speaking = [
-                    live for live in episodes if reflector is not None and live.rng.random() < reflect_probability
-                ]
-            if reflector is not None and speaking:
-                for live, turn in zip(speaking, reflector.turns(speaking), strict=True):
-                    live.turns.append(turn)
+            if reflector is not None:
+                speaking = episodes
+                if reflect_probability < 1:
+                    # The number is drawn from the episode's own generator, so it does not depend on the other episodes.
+                    speaking = [live for live in episodes if live.rng.random() < reflect_probability]
+                if speaking:
+                    for live, turn in zip(speaking, reflector.turns(speaking), strict=True):
+                        live.turns.append(turn)
             actions: list[int] = []
             for live, turn in zip(episodes, player.turns(episodes), strict=True):
                 assert turn.choice is not None, "the acting player took a turn without a choice"
@@ -126,7 +135,10 @@ def rollout(
             stepped = for_each(advance, [live.env for live in episodes], [live.task for live in episodes], actions)
             for (live, job), action, now in zip(playing, actions, stepped, strict=True):
                 live.steps.append(Step(live.observation, tuple(live.turns), action, now.reward, now.events))
-                live.turns, live.observation = [], now.observation
+                seen = now.observation
+                if carrying:
+                    seen = seen.after(live.observation, live.reflection)
+                live.turns, live.observation = [], seen
                 played = len(live.steps)
                 if job.start is not None:
                     played -= len(job.start.actions)  # a horizon counts the player's own steps only
@@ -177,15 +189,18 @@ def begin(env: TextEnv, task: Task, start: Start) -> tuple[list[Step], TimeStep]
     """Begin a task and repeat the actions of a start, in this process or in a worker.
 
     Returns:
-        The steps up to the start, in which no player took a turn, and the environment's latest result.
+        The steps up to the start, in which no player took a turn, and the environment's latest result. Their
+        observations hold the reflections that the start carries.
 
     Raises:
         UserError: the environment raised an exception, or it behaved differently than before, so that an action is not
             legal or the episode is already over.
     """
     now, steps = advance(env, task, None, named_seed(start.seed, "env") % 2**32), list[Step]()
-    for action in start.actions:
+    for number, action in enumerate(start.actions):
         seen = now.observation
+        if start.carried:
+            seen = replace(seen, carried=start.carried[number])
         if now.done or action not in seen.actions:
             reason = "the episode was over" if now.done else "it was not legal"
             where = f"action {len(steps) + 1} of an earlier episode, {action!r:.60}"
@@ -195,6 +210,8 @@ def begin(env: TextEnv, task: Task, start: Start) -> tuple[list[Step], TimeStep]
         index = seen.actions.index(action)
         now = advance(env, task, index)
         steps.append(Step(seen, (), index, now.reward, now.events))
+    if start.carried:
+        now = now._replace(observation=replace(now.observation, carried=start.carried[-1]))
     return steps, now
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Split = Literal["train", "validation", "test"]
@@ -42,17 +42,29 @@ class Observation:
     """Observation of a player: text in two parts, and the legal actions.
 
     `history` only grows within an episode, while `state` may change completely at every step. Because of this split, a
-    model has to read each part of the history only once.
+    model has to read each part of the history only once. `carried` is the latest reflection of the episode, for a
+    reflector that reads it again (`play.reflection = "carried"`). Environments leave it empty, and policies do not read
+    it.
     """
 
     history: str
     state: str
     actions: tuple[str, ...]
+    carried: str = ""
 
     @property
     def text(self) -> str:
         """The whole text as one string, which is the gymnasium observation."""
         return self.history + self.state
+
+    def after(self, before: Observation, reflection: str | None) -> Observation:
+        """Return this observation with the latest reflection of the episode.
+
+        Args:
+            before: the previous observation.
+            reflection: the reflection on it. If there is none, the text that was carried there is carried further.
+        """
+        return replace(self, carried=before.carried if reflection is None else reflection)
 
 
 @dataclass(frozen=True)

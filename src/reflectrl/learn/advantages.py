@@ -111,17 +111,21 @@ def is_level(totals_K: Tensor) -> bool:
     return len(totals_K) > 1 and float(totals_K.max() - totals_K.min()) <= 1e-6 * max(1.0, float(totals_K.abs().max()))
 
 
-def with_signal(episodes: Sequence[Episode], group: int, pay: Callable[[Episode], Tensor]) -> list[Episode]:
+def with_signal(episodes: Sequence[Episode], group: int, rewards_of: Callable[[Episode], Tensor]) -> list[Episode]:
     """Return the episodes of the groups whose returns differ.
 
     Args:
         episodes: all episodes, group by group.
         group: number of episodes per group.
-        pay: rewards [T] of an episode's steps.
+        rewards_of: returns the rewards [T] of an episode's steps.
     """
-    groups = [episodes[i : i + group] for i in range(0, len(episodes), group)]
-    totals = [torch.stack([pay(episode).sum() for episode in members]) for members in groups]
-    return [one for members, totals_K in zip(groups, totals, strict=True) if not is_level(totals_K) for one in members]
+    selected: list[Episode] = []
+    for start in range(0, len(episodes), group):
+        members = episodes[start : start + group]
+        totals_K = torch.stack([rewards_of(episode).sum() for episode in members])
+        if not is_level(totals_K):  # equal returns have no advantages to learn from
+            selected += members
+    return selected
 
 
 def imitate_gains(batch: Batch, spans: Sequence[slice]) -> list[float]:

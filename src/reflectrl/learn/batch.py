@@ -52,6 +52,8 @@ class Batch:
         returns_N: targets of the critic: its lambda-returns, or the discounted rewards-to-go.
         values_N: the critic's predictions before this update; None without a critic.
         scale: smallest number by which normalisation divides the advantages, in reward units.
+        won_N: 1 for units of an episode that was won, 0 for others; None where episodes do not show how often the
+            policy wins.
         auxiliary: further term of the loss, from the policy's log-probabilities (n, A) of n units and their indices.
         metrics: further metrics of the batch to report.
     """
@@ -63,6 +65,7 @@ class Batch:
     returns_N: Tensor
     values_N: Tensor | None = None
     scale: float = 0.0
+    won_N: Tensor | None = None
     auxiliary: Callable[[Tensor, list[int]], Tensor] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 

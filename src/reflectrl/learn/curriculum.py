@@ -11,10 +11,32 @@ import numpy as np
 
 from reflectrl.core.config import RLConfig
 from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.plugins import suggestion
 from reflectrl.core.rollout import Start, begin
 from reflectrl.core.types import Episode, Task, UserError
 
 LOG = logging.getLogger(__name__)
+
+
+MERGED = "+"
+"""Separator of the names of stages that are merged into one."""
+
+
+def chosen_stages(wanted: Sequence[str], stages: Sequence[str]) -> tuple[str, ...]:
+    """Return the stages to train on: those that are wanted, some of them merged, or all stages of the environment.
+
+    Raises:
+        UserError: a stage is unknown.
+    """
+    for name in (name for stage in wanted for name in stage.split(MERGED)):
+        if name not in stages:
+            raise UserError(f"rl.stages: unknown stage {name!r}{suggestion(name, stages)}")
+    return tuple(wanted or stages)
+
+
+def is_part(name: str, stage: str) -> bool:
+    """Tell whether a stage of the environment is a part of a stage of the curriculum."""
+    return name in stage.split(MERGED)
 
 
 class Curriculum:
@@ -161,7 +183,7 @@ def draw_tasks(
     """
 
     def draw(stage: str, number: int) -> list[Task]:
-        tasks = env.tasks("train", stage)
+        tasks = [task for name in stage.split(MERGED) for task in env.tasks("train", name)]
         weights = rates.weights(tasks) if rates is not None else None
         return [tasks[int(i)] for i in rng.choice(len(tasks), size=number, replace=number > len(tasks), p=weights)]
 
@@ -181,17 +203,29 @@ def replayed(episode: Episode) -> int:
 
 @dataclass(frozen=True)
 class Win:
-    """Winning episode, reduced to what is needed to repeat it."""
+    """Winning episode, reduced to what is needed to repeat it.
+
+    Attributes:
+        carried: for each action, the reflection that was carried to its observation. Empty if none was.
+    """
 
     task: Task
     seed: int
     actions: tuple[str, ...]
+    carried: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, episode: Episode) -> Win:
         """Make a win of an episode, which may have been played from the beginning or from a later start."""
         actions = tuple(step.observation.actions[step.action] for step in episode.steps)
-        return cls(episode.task, episode.provenance.get("started_from", episode.seed), actions)
+        carried = tuple(step.observation.carried for step in episode.steps)
+        seed = episode.provenance.get("started_from", episode.seed)
+        return cls(episode.task, seed, actions, carried if any(carried) else ())
+
+    def start(self, distance: int) -> Start:
+        """Return the point that lies `distance` actions before the end."""
+        count = len(self.actions) - distance
+        return Start(self.seed, self.actions[:count], self.carried[: count + 1])
 
     def wins_again(self, env: TextEnv) -> bool:
         """Return whether the same actions win again, as they do in every environment that keeps its promises."""
@@ -248,12 +282,14 @@ class ReverseCurriculum:
         count = min(max(1, round(self.share * groups)), groups - 1) if self.share else 0
         if count > 0 and not self._wins:
             self._say_once("none", "rl.reverse: no winning episode yet; all episodes begin at the beginning until then")
-        open_wins = [w for (name, _), w in self._wins.items() if name == stage and len(w.actions) > self.distance]
+        open_wins = [
+            w for (name, _), w in self._wins.items() if is_part(name, stage) and len(w.actions) > self.distance
+        ]
         if not open_wins or count <= 0:
             return []
         drawn = rng.choice(len(open_wins), size=count, replace=count > len(open_wins))
         wins = [open_wins[int(i)] for i in drawn]
-        return [(win.task, Start(win.seed, win.actions[: -self.distance])) for win in wins]
+        return [(win.task, win.start(self.distance)) for win in wins]
 
     def advance(self, success_rate: float) -> None:
         """Move the start after an update, given the success rate of the episodes that began there."""
@@ -274,7 +310,8 @@ class ReverseCurriculum:
         """Continue from a value of `state`."""
         self.distance, self._wins = state["distance"], {}
         for saved in state["wins"]:
-            win = Win(Task(**saved["task"]), saved["seed"], tuple(saved["actions"]))
+            carried = tuple(saved.get("carried", ()))  # earlier versions saved none
+            win = Win(Task(**saved["task"]), saved["seed"], tuple(saved["actions"]), carried)
             self._wins[win.task.stage, win.task.id] = win
 
     def _say_once(self, about: str, message: str) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reflectrl.core.episodes import ChoiceRow
-from reflectrl.models.backend import Answers
+from reflectrl.models.backend import Candidates
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy
 from reflectrl.models.sharing import Ids, Packing, pack
@@ -26,7 +26,7 @@ class Decision(NamedTuple):
     Attributes:
         ids: tokens of the prompt.
         start: index of the prompt's last token, behind which the options are read.
-        answers: tokens of the options.
+        candidates: tokens of the options.
         target: probability of each option. The sum is 1.
         weight: weight of the loss.
         further: auxiliary decisions about the same state.
@@ -34,7 +34,7 @@ class Decision(NamedTuple):
 
     ids: Ids
     start: int
-    answers: Answers
+    candidates: Candidates
     target: tuple[float, ...]
     weight: float = 1.0
     further: tuple[Decision, ...] = ()
@@ -53,15 +53,15 @@ def decision_of(policy: Policy, row: ChoiceRow, auxiliary_coef: float = 0.0) -> 
         prompt = policy.question_prompt(row.observation, row.reflection, question.text, question.answers)
         target = tuple(float(i == question.correct) for i in range(len(question.answers)))
         weight = auxiliary_coef / len(row.questions)
-        further.append(Decision(prompt, len(prompt) - 1, policy.answers(question.answers), target, weight))
+        further.append(Decision(prompt, len(prompt) - 1, policy.candidates(question.answers), target, weight))
     prompt, total = policy.prompt(row.observation, row.reflection), sum(weights)
     target = tuple(weight / total for weight in weights)
-    return Decision(prompt, len(prompt) - 1, policy.answers(actions), target, 1.0, tuple(further))
+    return Decision(prompt, len(prompt) - 1, policy.candidates(actions), target, 1.0, tuple(further))
 
 
 def read_tokens(row: Decision) -> int:
     """Return the number of tokens that are read for a row, without any sharing."""
-    options = sum(map(len, row.answers.ids))
+    options = sum(map(len, row.candidates.ids))
     return len(row.ids) + options + sum(read_tokens(question) for question in row.further)
 
 
@@ -73,7 +73,7 @@ def decision_nll(lm: LanguageModel, rows: Sequence[Decision], packing: Packing) 
     Args:
         packing: the rows' prompts, packed.
     """
-    logits_NA, _ = lm.backend.score(packing, [row.answers for row in rows], "options")
+    logits_NA, _ = lm.backend.score(packing, [row.candidates for row in rows], "options")
     target_NA = torch.zeros(logits_NA.shape)
     for i, row in enumerate(rows):
         target_NA[i, : len(row.target)] = torch.tensor(row.target)

@@ -92,8 +92,9 @@ def choice_examples(policy: Policy, rows: Sequence[ChoiceRow], seed: int, auxili
     def encode(index: int) -> Example:
         row = rows[index]
         count = len(row.observation.actions)
-        rng = np.random.default_rng(named_seed(seed, "label order", index))
-        order = [int(i) for i in rng.permutation(count)] if policy.shuffle_labels else list(range(count))
+        order = list(range(count))
+        if policy.shuffle_labels:
+            order = np.random.default_rng(named_seed(seed, "label order", index)).permutation(count).tolist()
         prompt = policy.prompt(row.observation, row.reflection, order)
         answer = policy.answer(row.observation.actions, row.target, order.index(row.target))
         return Example((*prompt, *answer), len(prompt))
@@ -109,7 +110,11 @@ def row_groups(rows: Rows, by_episode: bool) -> list[range]:
     if not by_episode or not isinstance(rows, Examples):
         return [range(i, i + 1) for i in range(len(rows))]
     texts = rows.histories
-    starts = [i for i, text in enumerate(texts) if not (i and texts[i - 1] and text.startswith(texts[i - 1]))]
+    starts, before = [], ""
+    for i, text in enumerate(texts):
+        if not before or not text.startswith(before):  # an episode begins: its history does not continue the one before
+            starts.append(i)
+        before = text
     return [range(start, end) for start, end in pairwise([*starts, len(texts)])]
 
 
@@ -117,7 +122,10 @@ def spread(groups: Sequence[range], most: int) -> list[int]:
     """Select about `most` rows, as whole groups that are spread evenly over all groups."""
     rows = sum(map(len, groups))
     count = max(1, min(len(groups), round(most * len(groups) / rows)))
-    return [row for i in range(count) for row in groups[i * len(groups) // count]]
+    selected = list[int]()
+    for i in range(count):
+        selected += groups[i * len(groups) // count]
+    return selected
 
 
 def shuffled_batches(groups: Sequence[range], batch_size: int, seed: int, skip: int) -> Iterator[np.ndarray]:
@@ -141,12 +149,17 @@ def micro_batches(rows: Rows, lm: LanguageModel, config: SFTConfig) -> Iterator[
         return portions(read, most // max(1, config.accumulate))
     if config.accumulate:
         return portions([1] * len(rows), math.ceil(len(rows) / config.accumulate))
-    earlier: list[Ids] = [(), *(row.ids for row in rows)]
-    shared = [shared_length(*pair) if config.by_episode else 0 for pair in pairwise(earlier)]
-    sizes = []
-    for row, known in zip(rows, shared, strict=True):
-        scored = len(row.ids) - (known if config.text_coef else row.start)
-        sizes.append((len(row.ids) - known) * lm.activation_bytes + scored * lm.logits_bytes)
+    sizes: list[int] = []
+    before: Ids = ()
+    for row in rows:
+        shared = 0
+        if config.by_episode:
+            shared = shared_length(before, row.ids)  # rows of an episode are packed, and their prefix is read once
+        fresh, scored = len(row.ids) - shared, len(row.ids) - row.start
+        if config.text_coef:
+            scored = fresh  # the prompt's own text has a loss as well
+        sizes.append(fresh * lm.activation_bytes + scored * lm.logits_bytes)
+        before = row.ids
     return portions(sizes, ACTIVATIONS)
 
 
@@ -162,8 +175,11 @@ def passes(lm: LanguageModel, rows: Sequence[Ids], scored: Sequence[int], most: 
     if max(sizes, default=0) * most > ACTIVATIONS:  # only here is it worth the time to count what rows share
         shared = (shared_length(*pair) for pair in pairwise([(), *rows]))
         sizes = [size - known * per_read for size, known in zip(sizes, shared, strict=True)]
-    parts = portions(sizes, ACTIVATIONS)
-    return [slice(n, min(n + most, part.stop)) for part in parts for n in range(part.start, part.stop, most)]
+    slices: list[slice] = []
+    for part in portions(sizes, ACTIVATIONS):
+        for start in range(part.start, part.stop, most):
+            slices.append(slice(start, min(start + most, part.stop)))
+    return slices
 
 
 # ---- the loss --------------------------------------------------------------------------------------------------------
@@ -179,10 +195,18 @@ def completion_logits(lm: LanguageModel, rows: Sequence[Example], share: Share =
         Logits (M, V) in float32, the hidden states (M, D) they come from, and token ids (M,). Gradients flow.
     """
     packing = share([row.ids[:-1] for row in rows])
-    places = [place for i, row in enumerate(rows) for place in packing.places(i)[row.start - 1 :]]
-    hidden_MD = lm.backend.read(packing, places)
-    targets_M = torch.tensor([token for row in rows for token in row.ids[row.start :]], device=lm.device)
-    return lm.backend.logits(hidden_MD).float(), hidden_MD, targets_M
+    positions, targets = completion_positions(packing, rows)
+    hidden_MD = lm.backend.read(packing, positions)
+    return lm.backend.logits(hidden_MD).float(), hidden_MD, torch.tensor(targets, device=lm.device)
+
+
+def completion_positions(packing: Packing, rows: Sequence[Example]) -> tuple[list[int], list[int]]:
+    """Return, for the M completion tokens of packed rows, the positions that predict them, and the tokens."""
+    positions, targets = list[int](), list[int]()
+    for i, row in enumerate(rows):
+        positions += packing.places(i)[row.start - 1 :].tolist()  # each token is predicted at the token before it
+        targets += row.ids[row.start :]
+    return positions, targets
 
 
 def are_decisions(rows: Rows) -> TypeIs[Sequence[Decision]]:
@@ -208,10 +232,9 @@ def nll_and_text_loss(lm: LanguageModel, rows: Rows, share: Share) -> tuple[Tens
         packing = pack([row.ids for row in rows])
         return decisions_loss(lm, rows), _text_loss(lm, packing, lm.backend.read(packing, "all"))
     packing = share([row.ids[:-1] for row in rows])
-    places = [place for i, row in enumerate(rows) for place in packing.places(i)[row.start - 1 :]]
+    positions, targets = completion_positions(packing, rows)
     hidden_ND = lm.backend.read(packing, "all")
-    targets = [token for row in rows for token in row.ids[row.start :]]
-    nll = completion_nll(lm.backend.logits(hidden_ND[places]).float(), torch.tensor(targets, device=lm.device))
+    nll = completion_nll(lm.backend.logits(hidden_ND[positions]).float(), torch.tensor(targets, device=lm.device))
     return nll * len(targets), _text_loss(lm, packing, hidden_ND)
 
 
@@ -221,13 +244,13 @@ def _text_loss(lm: LanguageModel, packing: Packing, hidden_ND: Tensor) -> Tensor
     Args:
         hidden_ND: hidden states of all tokens, in the order of the packing's blocks.
     """
-    places, targets, start = list[int](), list[int](), 0
+    positions, targets, start = list[int](), list[int](), 0
     for block in packing.blocks:
         if block.start == 0:
-            places += range(start, start + len(block.ids) - 1)
+            positions += range(start, start + len(block.ids) - 1)
             targets += block.ids[1:]
         start += len(block.ids)
-    return completion_nll(lm.backend.logits(hidden_ND[places]).float(), torch.tensor(targets, device=lm.device))
+    return completion_nll(lm.backend.logits(hidden_ND[positions]).float(), torch.tensor(targets, device=lm.device))
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
-"""Extra rewards for the learner if the environment's rewards are rare: for milestones, and for novelty.
+"""Extra rewards for the learner if the environment's rewards are rare: for milestones, for novelty, for entropy.
 
-Both are off by default. They change only what the learner is trained on. Reported success and returns are always the
+All are off by default. They change only what the learner is trained on. Reported success and returns are always the
 environment's. A third remedy, starting near a win, is a curriculum (`curriculum.ReverseCurriculum`).
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reflectrl.core.config import RLConfig
 from reflectrl.core.envs.base import TextEnv
-from reflectrl.core.types import Episode, Observation, UserError
+from reflectrl.core.types import Episode, Observation, Step, UserError
 from reflectrl.learn.curriculum import replayed
 
 
@@ -89,6 +89,12 @@ class ObservationCounts:
         self._counts = Counter(state)
 
 
+def entropy_of(step: Step) -> float:
+    """Return the entropy (nats) of the policy's choice when it was made; 0 if no probabilities were recorded."""
+    probabilities = step.choice.probs if step.choice is not None else None
+    return -sum(p * math.log(p) for p in probabilities or () if p > 0)
+
+
 class RewardShaping:
     """Learner's rewards for the steps of an episode: the environment's, plus exploration bonuses.
 
@@ -122,6 +128,8 @@ class RewardShaping:
             rewards_T += torch.tensor(self.shaped(episode))
         if self.config.count_coef:
             rewards_T += torch.tensor(self.bonuses(episode))
+        if self.config.entropy_in == "returns" and self.config.entropy_coef:
+            rewards_T += self.config.entropy_coef * torch.tensor([entropy_of(step) for step in episode.steps])
         return rewards_T
 
     def shaped(self, episode: Episode) -> list[float]:

@@ -68,6 +68,21 @@ def categorical_kl(logp_NA: Tensor, ref_logp_NA: Tensor) -> Tensor:
     return (logp_NA.exp() * log_ratio_NA).sum(-1)
 
 
+def brier_score(logp_N: Tensor, right_N: Tensor) -> Tensor:
+    """Compute (p_n - y_n)^2: the probability of a choice against 1 if it turned out right, and 0 if not.
+
+    It is a proper score: its expectation is lowest where p_n is the probability that the choice is right (Brier 1950).
+
+    Args:
+        logp_N: [N] log-probabilities of the choices in nats.
+        right_N: [N] ones and zeros.
+
+    Returns:
+        [N] scores from 0 to 1.
+    """
+    return (logp_N.exp() - right_N).square()
+
+
 # ---- supervised learning -------------------------------------------------------------------------------------------
 
 

@@ -43,7 +43,9 @@ def make_batch(
     every = np.arange(len(steps))
     questions = list(zip(steps.prompts, steps.actions, strict=True))
     cut = Slicer(policy, questions, config.minibatch, team.size)
-    shares = [every] if rng is None or config.steps_per_epoch == 1 else assign_minibatches(cut.prompt_N, config, rng)
+    shares = [every]
+    if rng is not None and config.steps_per_epoch > 1:
+        shares = assign_minibatches(cut.prompt_N, config, rng)
 
     # Passes without a gradient depend on no minibatch, so one over the whole batch serves all minibatches and epochs.
     whole = cut(every)
@@ -67,14 +69,18 @@ def make_batch(
     for share in shares:
         minibatch = []
         for part in cut(share):
-            widest = max(len(steps.actions[i]) for i in part)  # as many columns as the policy's pass returns
-            ref_logp = None if ref_logp_NA is None else ref_logp_NA[part, :widest]
-            minibatch.append(Slice(part, partial(policy_pass, policy, steps, part), ref_logp))
+            reference_nA = None
+            if ref_logp_NA is not None:
+                widest = max(len(steps.actions[i]) for i in part)  # as many columns as the policy's pass returns
+                reference_nA = ref_logp_NA[part, :widest]
+            minibatch.append(Slice(part, partial(policy_pass, policy, steps, part), reference_nA))
         minibatches.append(minibatch)
     advantages_N = compute_advantages(steps, config, baseline, values_N)
-    # The critic learns the lambda-returns that advantages are computed from: they vary less than whole returns.
-    targets_N = steps.returns_N if values_N is None else values_N + advantages_N
-    return Batch(minibatches, steps.labels_N, steps.old_logp_N, advantages_N, targets_N, values_N)
+    targets_N = steps.returns_N
+    if values_N is not None:
+        # The critic learns the lambda-returns that advantages are computed from: they vary less than whole returns.
+        targets_N = values_N + advantages_N
+    return Batch(minibatches, steps.labels_N, steps.old_logp_N, advantages_N, targets_N, values_N, won_N=steps.won_N)
 
 
 def values_after_cut_offs(policy: Policy, critic: ValueHead, steps: Steps, most: int) -> Tensor:

@@ -42,7 +42,7 @@ def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
         critic = make_critic(lm.hidden_size, config.critic, seed).to(lm.device)
         rates = {"lr": config.critic_lr, "initial_lr": config.critic_lr}
         groups.append({"params": list(critic.parameters()), **rates})
-    optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
+    optimizer = OPTIMIZERS[config.optimizer](groups, weight_decay=config.weight_decay, fused=True)
     parts: dict[str, Model | None] = {"critic": critic, "reference": rollouts.reference}
     trainer = Trainer(lm, [optimizer], config.max_grad_norm, state_folder, parts)
     epochs = 1 if config.algorithm in losses.SINGLE_EPOCH else config.update_epochs
@@ -55,14 +55,18 @@ def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
             metrics["lr"] = config.lr * trainer.rate * fall
         batch = rollouts.collect(trainer.step, critic)
         warming = critic is not None and trainer.step < config.critic_warmup
-        metrics |= update(trainer, critic, batch, config, epochs, warming)
+        learning = warming or (trainer.step + 1) % config.critic_every == 0
+        metrics |= update(trainer, critic if learning else None, batch, config, epochs, warming)
         # While the critic warms up, or without advantages, the policy cannot move, so its KL says nothing.
         if config.target_kl and not warming and batch.advantages_N.any():
             trainer.rate = adapted(trainer.rate, metrics["approx_kl"], config.target_kl)
         # Past wins come last and once: they were played by other weights, and must not outweigh the fresh episodes.
         if (past := rollouts.replay(critic)) is not None:
-            metrics["replay_loss"] = update(trainer, critic, past, config, 1, warming)["loss"]
+            metrics["replay_loss"] = update(trainer, critic if learning else None, past, config, 1, warming)["loss"]
 
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
+"""Optimisers, for each `rl.optimizer`."""
 
 SCHEDULES: dict[str, Callable[[int, int, float], float]] = {
     "constant": lambda step, steps, warmup: 1.0,
@@ -98,7 +102,8 @@ def update(
 ) -> Metrics:
     """Take an optimiser step per minibatch and epoch, with gradients accumulated over slices.
 
-    loss = policy loss − entropy_coef · entropy + kl_coef · KL(policy ‖ reference) + critic_coef · value error,
+    loss = policy loss − entropy_coef · entropy + kl_coef · KL(policy ‖ reference) + critic_coef · value error
+    + brier_coef · Brier score of the choices,
     each a mean over the minibatch's units. If several processes train together, each computes some of the slices.
 
     Args:
@@ -129,12 +134,16 @@ def update(
                 old_logp_N = torch.where(old_logp_N.isnan(), logp_N.detach(), old_logp_N)
                 terms = losses.POLICY_LOSSES[config.algorithm](logp_N, old_logp_N, advantage_N, config)
                 loss = terms["policy_loss"]
-                with torch.set_grad_enabled(config.entropy_coef > 0):
+                with torch.set_grad_enabled(config.entropy_coef > 0 and config.entropy_in == "loss"):
                     entropy_N = losses.entropy(logp_NA)
                 terms["entropy"] = bonus = entropy_N.mean()
                 if config.entropy_floor:
                     bonus = entropy_N.clamp(max=config.entropy_floor).mean()
-                loss = loss - config.entropy_coef * bonus
+                if config.entropy_in == "loss":
+                    loss = loss - config.entropy_coef * bonus
+                if config.brier_coef and batch.won_N is not None:
+                    terms["brier"] = losses.brier_score(logp_N, batch.won_N[part.units].to(logp_N.device)).mean()
+                    loss = loss + config.brier_coef * terms["brier"]
                 if part.ref_logp_NA is not None:
                     terms["kl"] = losses.categorical_kl(logp_NA, part.ref_logp_NA).mean()
                     loss = loss + config.kl_coef * terms["kl"]

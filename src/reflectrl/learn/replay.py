@@ -48,8 +48,10 @@ class ReplayBuffer:
         kept = self.episodes
         return [kept[place] for place in self.draw(count, rng)]
 
-    def draw(self, count: int, rng: np.random.Generator, by_priority: bool = False) -> list[int]:
-        """Draw the indices of `count` different episodes, uniformly or in proportion to their priorities.
+    def draw(self, count: int, rng: np.random.Generator, by_priority: bool = False, repeats: bool = False) -> list[int]:
+        """Draw the indices of `count` episodes, uniformly or in proportion to their priorities.
+
+        Without `repeats` they are different ones, and fewer than `count` if the buffer has not as many.
 
         Source: Schaul et al. 2016, "Prioritized Experience Replay", with alpha = 1 and, as in self-imitation learning,
         without weights that undo the priorities.
@@ -57,7 +59,8 @@ class ReplayBuffer:
         if not self._kept:
             return []
         chances = np.array(self._priorities) / sum(self._priorities) if by_priority else None
-        return rng.choice(len(self._kept), min(count, len(self._kept)), replace=False, p=chances).tolist()
+        number = count if repeats else min(count, len(self._kept))
+        return rng.choice(len(self._kept), number, replace=repeats, p=chances).tolist()
 
     def set_priorities(self, places: Sequence[int], priorities: Sequence[float]) -> None:
         """Set the priorities (above 0) of the episodes at the indices `places`."""

@@ -70,6 +70,8 @@ class EpisodeRollouts(Rollouts):
         logged: episodes of an offline log. Each update learns from `config.replay_log` of the successful ones.
         shown: further episodes, such as demonstrations. Nothing is learned from them, but new episodes may begin
             part-way into the won ones (`config.reverse`). The same holds for wins of the log and of the policy itself.
+        supplement: called with these rollouts and each batch of fresh episodes, before the batch is learned from. May
+            add a loss and metrics to it.
 
     Attributes:
         starts: draws the tasks of an update, and the points where its episodes begin.
@@ -92,13 +94,14 @@ class EpisodeRollouts(Rollouts):
         seed: int,
         logged: Sequence[Episode] = (),
         shown: Sequence[Episode] = (),
+        supplement: Callable[[EpisodeRollouts, Batch], None] | None = None,
     ) -> None:
         super().__init__(policy.lm, config, seed)
         self.policy, self.reflector = policy.with_sampling(Sampling(config.temperature)), reflector
         self.reference_policy: Policy | None = None
         if self.reference is not None:
             self.reference_policy = Policy(self.reference, self.policy.sampling, scoring=policy.scoring)
-        self.make_env, self.env = make_env, make_env()
+        self.make_env, self.env, self.supplement = make_env, make_env(), supplement
         self.starts = Starts(config, self.env, (*logged, *shown))
         self.shaping = RewardShaping(config, self.env)
         self.buffer, self.log = ReplayBuffer(config.replay), ReplayBuffer(len(logged), logged)
@@ -130,12 +133,14 @@ class EpisodeRollouts(Rollouts):
         baseline = latest.baseline(latest.learned)
         batch = make_batch(self.policy, self.reference_policy, critic, steps, config, baseline, latest.rng, self.team)
         latest.scale = root_mean_square(batch.advantages_N)
+        if self.supplement is not None:
+            self.supplement(self, batch)
         return batch
 
     def replay(self, critic: ValueHead | None) -> Batch | None:
         config, rng = self.config, self.latest.rng
         self.buffer.add(self.latest.played)
-        drawn = self.buffer.draw(config.replay_episodes, rng, by_priority=config.self_imitation)
+        drawn = self.buffer.draw(config.replay_episodes, rng, config.self_imitation, config.replay_repeats)
         past = [self.buffer.episodes[i] for i in drawn] + self.log.sample(config.replay_log, rng)
         if not past:
             return None
@@ -148,6 +153,7 @@ class EpisodeRollouts(Rollouts):
         )
         # Past wins soon hold nothing new. In the unit of the fresh episodes' advantages, they then count for little.
         batch.scale = self.latest.scale
+        batch.won_N = None  # wins alone would teach that every choice is right
         if config.self_imitation:
             batch.returns_N = steps.returns_N  # gains are over what the past episode really returned
             gains = imitate_gains(batch, steps.spans())

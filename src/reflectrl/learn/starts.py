@@ -15,8 +15,10 @@ from reflectrl.learn.curriculum import (
     Curriculum,
     ReverseCurriculum,
     SuccessRates,
+    chosen_stages,
     draw_tasks,
     growing_horizon,
+    is_part,
     replayed,
 )
 from reflectrl.learn.validation import success_rate
@@ -46,7 +48,8 @@ class Starts:
 
     def __init__(self, config: RLConfig, env: TextEnv, wins: Iterable[Episode] = ()) -> None:
         self.config, self.env = config, env
-        self.curriculum = Curriculum(env.stages, config.curriculum, config.updates, config.gate)
+        stages = chosen_stages(config.stages, env.stages)
+        self.curriculum = Curriculum(stages, config.curriculum, config.updates, config.gate)
         self.rates: SuccessRates | None = None
         if config.draw == "by-success":
             self.rates = SuccessRates()
@@ -67,7 +70,7 @@ class Starts:
     def draw(self, count: int, rng: np.random.Generator) -> list[Group]:
         """Draw tasks and starting points for `count` groups of episodes."""
         tasks = draw_tasks(self.env, self.curriculum, count, self.config.rehearsal, rng, self.rates)
-        of_stage = sum(task.stage == self.stage for task in tasks)
+        of_stage = sum(is_part(task.stage, self.stage) for task in tasks)
         near = [
             Group(task, {"started_from": start.seed}, start)
             for task, start in self.reverse.draw(self.stage, of_stage, rng)
@@ -107,6 +110,6 @@ def by_start(episodes: Iterable[Episode], stage: str) -> tuple[list[Episode], li
     """Split a stage's episodes into those that began at the beginning, and those that began near a win."""
     from_beginning, near = list[Episode](), list[Episode]()
     for episode in episodes:
-        if episode.task.stage == stage:
+        if is_part(episode.task.stage, stage):
             (near if replayed(episode) else from_beginning).append(episode)
     return from_beginning, near

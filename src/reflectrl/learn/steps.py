@@ -33,6 +33,7 @@ class Steps:
         cut_offs: prompt and actions at the point where a limit cut an episode off, by the episode's number.
         rest_E: estimated return after the last step of each episode: 0 where it ended, the critic's value where it was
             cut off. None stands for zeros.
+        won_N: 1 for steps of an episode that was won, 0 for others.
     """
 
     prompts: list[Ids]
@@ -46,6 +47,7 @@ class Steps:
     observations: list[Observation] = field(default_factory=list)
     cut_offs: dict[int, Question] = field(default_factory=dict)
     rest_E: Tensor | None = None
+    won_N: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -70,7 +72,7 @@ def flatten(
         shaped_rewards: returns the rewards [T] of all steps of an episode; None takes the environment's.
     """
     prompts, actions, labels, old_logp, observations = [], [], list[int](), list[float](), []
-    rewards, returns, ends, task_ids = [], [], [], []
+    rewards, returns, won, ends, task_ids = [], [], [], [], []
     cut_offs: dict[int, Question] = {}
     rendered: dict[Hashable, Ids] = {}  # a log repeats its first observations in many episodes
     for number, episode in enumerate(episodes):
@@ -89,6 +91,7 @@ def flatten(
             rewards_T = shaped_rewards(episode)
         rewards.append(rewards_T[first:])
         returns.append(rewards_to_go(rewards_T[first:], gamma))
+        won.append(torch.full((len(episode.steps) - first,), float(episode.success)))
         ends.append(len(prompts))
         if (cut := episode.cut_off) is not None and cut.observation.actions:
             cut_offs[number] = (policy.prompt(cut.observation, cut.reflection), cut.observation.actions)
@@ -104,6 +107,7 @@ def flatten(
         task_ids,
         observations,
         cut_offs,
+        won_N=torch.cat(won),
     )
 
 

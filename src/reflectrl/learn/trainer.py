@@ -29,7 +29,7 @@ Nothing here calls back into the loop.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -46,7 +46,21 @@ from reflectrl.learn.checkpoint import load_meta, load_tensors, optimizer_tensor
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import release_memory
 
-Model = LanguageModel | nn.Module
+
+class Weights(Protocol):
+    """Model whose weights a trainer keeps, saves and loads. Every `nn.Module` is one."""
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        """Return the trained weights."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all weights by name."""
+
+    def load_state_dict(self, state: dict[str, Tensor], /) -> object:
+        """Set weights that `state_dict` returned."""
+
+
+Model = LanguageModel | Weights
 Metrics = dict[str, float]
 Verdict = Literal["", "stop", "roll-back"]
 """Requests of a metrics callback: continue (""), stop with the best weights, or roll back to them."""

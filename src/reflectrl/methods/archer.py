@@ -1,37 +1,134 @@
-"""ArCHer: online RL of a policy by the advantages of a critic of single actions."""
+"""ArCHer: a critic of single actions learns off-policy from all transitions; a policy gradient follows it.
+
+An update plays episodes, takes TD steps of the critic on the replay buffer, and then takes steps of the policy in
+states of the buffer. There, actions are weighted by Q(s, a) - V(s) instead of by the episode's return.
+
+Source: Zhou et al. 2024, "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL" (arXiv 2402.19446),
+with an action as an utterance. Departures: the critic reads hidden states of the frozen policy before RL, where the
+source trains an encoder; V and the policy learn from all listed actions, where the source samples one (for the policy,
+see `values.actor_actions`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reflectrl.core.types import named_seed
-from reflectrl.methods.values.config import ValuesConfig, rl_settings, values_settings
+from reflectrl.methods.shared.values import SETTINGS, ValuesConfig, train_by_values
 from reflectrl.runs.arms import Arm, plain, policy, reflector
-from reflectrl.runs.artifact import CHECKPOINT, PLAYED, Artifact, Build, Plan, Source, artifact
+from reflectrl.runs.artifact import CHECKPOINT, Artifact, Build, Plan, Source, artifact
+
+if TYPE_CHECKING:  # these bring torch, which a dry run does without
+    from reflectrl.core.config import RLConfig
+    from reflectrl.learn.rollouts import EpisodeRollouts
+    from reflectrl.learn.trainer import Log, Metrics
+
+SECTIONS = {"values": ValuesConfig}
 
 
-@artifact("values", "rl", CHECKPOINT, settings=(*PLAYED, "rl", "values"))
+# ---- the loop --------------------------------------------------------------------------------------------------------
+
+
+def train_archer(
+    rollouts: EpisodeRollouts,
+    config: RLConfig,
+    values: ValuesConfig,
+    seed: int,
+    log: Log,
+    state_folder: Path | None = None,
+) -> None:
+    """Train the policy of `rollouts` in place. It ends with the weights that did best on validation tasks.
+
+    Args:
+        rollouts: source of episodes and evaluations.
+        log: callback for metrics (see `Trainer.updates`).
+        state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
+    """
+    import torch
+
+    from reflectrl.learn import losses
+    from reflectrl.learn.steps import flatten
+    from reflectrl.learn.trainer import Trainer, accumulate
+    from reflectrl.methods.shared.buffer import END, TransitionBuffer
+    from reflectrl.methods.shared.critic import (
+        expected_value,
+        follow,
+        make_critic,
+        policy_gradient_loss,
+        td_loss,
+        td_targets,
+    )
+    from reflectrl.methods.shared.features import choice_logp, choice_table
+    from reflectrl.models.players import Policy
+
+    lm, policy, device = rollouts.lm, rollouts.policy, rollouts.lm.device
+    buffer = TransitionBuffer(values.buffer, Policy(lm.frozen_copy(), scoring=policy.scoring), config.temperature)
+    critic = make_critic(lm.hidden_size, seed).to(device)
+    target = deepcopy(critic).requires_grad_(False)
+    actor = torch.optim.AdamW(lm.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True)
+    fitting = torch.optim.AdamW(critic.parameters(), lr=config.critic_lr, fused=True)
+    parts = {"critic": critic, "target": target, "buffer": buffer}
+    trainer = Trainer(lm, [actor, fitting], config.max_grad_norm, state_folder, parts)
+
+    for metrics in trainer.updates(rollouts, config, log, {"questions": buffer}):
+        rollouts.collect(trainer.step, None)
+        played = rollouts.latest.played
+        buffer.add(flatten(policy, played, config.gamma, rollouts.shaping), played)
+        generator = torch.Generator().manual_seed(named_seed(seed, "archer", trainer.step))
+
+        # The critic: Q(s, a) ← r + gamma V'(s') and V(s) ← sum_a pi(a|s) Q'(s, a). Primed values are the target's.
+        drawn = buffer.draw(values.critic_steps * values.critic_batch, generator)
+        # Each distinct state is read once by the policy, although many transitions share it.
+        states_S, index_N = drawn.state_N.unique(return_inverse=True)
+        questions = [buffer.questions[i] for i in states_S.tolist()]
+        policy_SA = choice_table(policy, questions, buffer.prior_SA.shape[1]).to(device)
+        for rows in torch.arange(len(index_N)).split(values.critic_batch):
+            state_N, label_N, reward_N, next_N = (tensor[rows].to(device) for tensor in drawn)
+            states_ND, actions_NAD, _ = buffer.features(state_N)
+            with torch.no_grad():
+                following_N = target.values(buffer.features(next_N).states_ND)
+                targets_N = td_targets(reward_N, following_N, next_N == END, config.gamma)
+                mean_N = expected_value(policy_SA[index_N[rows]], target.lower_q(states_ND, actions_NAD))
+            q_2N = critic.q_values(states_ND, actions_NAD[torch.arange(len(rows)), label_N])
+            q_loss, v_loss = td_loss(q_2N, targets_N), losses.value_loss(critic.values(states_ND), mean_N)
+            (q_loss + v_loss).backward()
+            trainer.update({"critic_loss": float(q_loss.detach()), "value_loss": float(v_loss.detach())})
+            follow(target, critic, values.target_rate)
+        metrics |= trainer.means()
+
+        # The policy, in some of these states: Q(s, a) - V(s) weights the actions of the current policy.
+        states_SD, actions_SAD, prior_SA = buffer.features(states_S)
+        with torch.no_grad():
+            advantages_SA = critic.lower_q(states_SD, actions_SAD) - critic.values(states_SD)[:, None]
+        taken = values.actor_steps if trainer.step >= config.critic_warmup else 0  # a new critic would mislead it
+        for rows in torch.randint(len(index_N), (taken, values.actor_batch), generator=generator):
+            totals: Metrics = {}
+            for states in index_N[rows].sort().values.split(config.minibatch):  # equal states are neighbours
+                logp_NA = choice_logp(policy, [questions[i] for i in states.tolist()])
+                listed, weights_NA = slice(logp_NA.shape[1]), logp_NA.detach().exp()
+                if values.actor_actions == "sampled":
+                    drawn_N = weights_NA.cpu().multinomial(1, generator=generator).to(device)
+                    weights_NA = torch.zeros_like(weights_NA).scatter_(1, drawn_N, 1.0)
+                terms = {"policy_loss": policy_gradient_loss(logp_NA, advantages_SA[states, listed], weights_NA)}
+                terms["entropy"] = losses.entropy(logp_NA).mean()
+                terms["kl"] = losses.categorical_kl(logp_NA, prior_SA[states, listed]).mean()
+                loss = terms["policy_loss"] - config.entropy_coef * terms["entropy"] + config.kl_coef * terms["kl"]
+                share = len(states) / len(rows)
+                (share * loss).backward()
+                accumulate(totals, terms, share)
+            trainer.update(totals)
+        metrics |= trainer.means() if taken else {}
+
+
+# ---- the arms --------------------------------------------------------------------------------------------------------
+
+
+@artifact("values", "rl", CHECKPOINT, settings=SETTINGS)
 def archer(build: Build, *, reflector: Source | None, policy: Source) -> None:
     """Train a policy online by the advantages of a critic of single actions (ArCHer)."""
-    from reflectrl.core.envs.pool import pool_of
-    from reflectrl.learn.checkpoint import drop_state, write_folder
-    from reflectrl.learn.rollouts import EpisodeRollouts
-    from reflectrl.methods.values.archer import train_archer
-    from reflectrl.runs.players import load_pair, make_policy, make_reflector
-    from reflectrl.runs.training import metrics_log
-
-    recipe, config = build.recipe, rl_settings(build.recipe)
-    policy_lm, reflector_lm = load_pair(recipe, build.seed, policy, reflector)
-    assert policy_lm is not None
-    acting = make_policy(recipe, policy_lm)
-    speaking = make_reflector(recipe, reflector_lm) if reflector_lm is not None else None
-    rl_seed = named_seed(build.seed, build.name)
-    with pool_of(recipe) as envs, metrics_log(build, config.updates) as note:
-        rollouts = EpisodeRollouts(acting, speaking, envs, replace(config, kl_coef=0.0), rl_seed)
-        train_archer(rollouts, config, values_settings(recipe), rl_seed, note, build.learner)
-    write_folder(build.out, partial(policy_lm.save, artifact=build.name, seed=build.seed))
-    drop_state(build.learner)
+    train_by_values(build, reflector, policy, train_archer)
 
 
 def archer_pair(plan: Plan) -> Artifact:
@@ -48,4 +145,3 @@ ARMS = {
     "archer": Arm("SFT + ArCHer: RL by a critic of single actions", archer_pair, reflector),
     "archer-no-reflection": Arm("SFT + ArCHer without a reflector", archer_alone),
 }
-SECTIONS = {"values": ValuesConfig}

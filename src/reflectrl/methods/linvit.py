@@ -1,42 +1,111 @@
-"""LINVIT: a policy after SFT as a prior, guided by a value that is learned online."""
+"""Value-guided sampling similar to LINVIT: the language model is a prior that a critic reweights.
+
+The model's weights stay fixed. Each update plays episodes by pi(a|s) ∝ pi_LM(a|s) exp(Q(s, a) / lambda), then takes TD
+steps of the critic on the replay buffer, towards the values of this policy:
+
+    Q(s, a) ← r + gamma V(s'),    V(s) = lambda log sum_a pi_LM(a|s) exp(Q(s, a) / lambda)
+
+The fixed point is the largest return minus lambda times the KL divergence from the model, summed over the episode.
+
+Source: Zhang et al. 2024, "How Can LLM Guide RL? A Value-Based Approach" (arXiv 2402.16181). Departures: the source
+fits tables or rolls out a simulator, and adds an exploration bonus for rare states; here a double critic on hidden
+states learns with a target network, and the only exploration is sampling from the policy.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from copy import deepcopy
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from reflectrl.core.types import named_seed
-from reflectrl.methods.values.config import rl_settings, values_settings
+from reflectrl.methods.shared.values import SETTINGS, ValuesConfig, train_by_values, values_settings
 from reflectrl.runs.arms import Arm, plain, policy, reflector
-from reflectrl.runs.artifact import CHECKPOINT, PLAYED, Artifact, Build, Plan, Source, artifact
+from reflectrl.runs.artifact import CHECKPOINT, Artifact, Build, Plan, Source, artifact
+
+if TYPE_CHECKING:  # these bring torch, which a dry run does without
+    from reflectrl.core.config import RLConfig
+    from reflectrl.learn.rollouts import EpisodeRollouts
+    from reflectrl.learn.trainer import Log
+    from reflectrl.models.players import Policy
+
+SECTIONS = {"values": ValuesConfig}
 
 
-@artifact("values", "rl", CHECKPOINT, settings=(*PLAYED, "rl", "values"))
+# ---- the loop --------------------------------------------------------------------------------------------------------
+
+
+def train_linvit(
+    rollouts: EpisodeRollouts,
+    config: RLConfig,
+    values: ValuesConfig,
+    seed: int,
+    log: Log,
+    state_folder: Path | None = None,
+) -> None:
+    """Train the critic of `rollouts.policy` in place. It ends with the weights that did best on validation tasks.
+
+    Args:
+        rollouts: source of episodes and evaluations, with a value-guided policy.
+        log: callback for metrics (see `Trainer.updates`).
+        state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
+    """
+    import torch
+
+    from reflectrl.learn.steps import flatten
+    from reflectrl.learn.trainer import Trainer
+    from reflectrl.methods.shared.buffer import END, TransitionBuffer
+    from reflectrl.methods.shared.critic import follow, regularised_value, td_loss, td_targets
+    from reflectrl.methods.shared.guided import ValueGuidedPolicy
+
+    policy, device = rollouts.policy, rollouts.lm.device
+    assert isinstance(policy, ValueGuidedPolicy)
+    critic, buffer = policy.critic, TransitionBuffer(values.buffer, policy)
+    target = deepcopy(critic).requires_grad_(False)
+    fitting = torch.optim.AdamW(critic.parameters(), lr=config.critic_lr, fused=True)
+    trainer = Trainer(critic, [fitting], config.max_grad_norm, state_folder, {"target": target, "buffer": buffer})
+
+    for metrics in trainer.updates(rollouts, config, log, {"questions": buffer}):
+        rollouts.collect(trainer.step, None)
+        played = rollouts.latest.played
+        buffer.add(flatten(policy, played, config.gamma, rollouts.shaping), played)
+        generator = torch.Generator().manual_seed(named_seed(seed, "linvit", trainer.step))
+        drawn = buffer.draw(values.critic_steps * values.critic_batch, generator)
+        for rows in torch.arange(len(drawn.state_N)).split(values.critic_batch):
+            state_N, label_N, reward_N, next_N = (tensor[rows].to(device) for tensor in drawn)
+            states_ND, actions_NAD, _ = buffer.features(state_N)
+            after_ND, after_NAD, prior_NA = buffer.features(next_N)
+            with torch.no_grad():
+                q_NA = target.lower_q(after_ND, after_NAD)
+                following_N = regularised_value(prior_NA, q_NA, values.kl_lambda)
+                targets_N = td_targets(reward_N, following_N, next_N == END, config.gamma)
+            q_2N = critic.q_values(states_ND, actions_NAD[torch.arange(len(rows)), label_N])
+            loss = td_loss(q_2N, targets_N)
+            loss.backward()
+            going_on_N = next_N != END  # the mean leaves out steps without a next state
+            value = float((following_N * going_on_N).sum() / going_on_N.sum().clamp(min=1))
+            trainer.update({"critic_loss": float(loss.detach()), "value": value})
+            follow(target, critic, values.target_rate)
+        metrics |= trainer.means()
+    # The critic is saved with the model, as its heads.
+    rollouts.lm.heads = {key: tensor.cpu() for key, tensor in critic.state_dict().items()}
+
+
+# ---- the arms --------------------------------------------------------------------------------------------------------
+
+
+@artifact("values", "rl", CHECKPOINT, settings=SETTINGS)
 def linvit(build: Build, *, reflector: Source | None, policy: Source) -> None:
     """Train a critic that guides an unchanged policy (LINVIT). The policy's checkpoint contains the critic."""
-    from reflectrl.core.envs.pool import pool_of
-    from reflectrl.learn.checkpoint import drop_state, write_folder
-    from reflectrl.learn.rollouts import EpisodeRollouts
-    from reflectrl.methods.values.critic import make_critic
-    from reflectrl.methods.values.guided import ValueGuidedPolicy
-    from reflectrl.methods.values.linvit import train_linvit
-    from reflectrl.runs.players import load_pair, make_policy, make_reflector
-    from reflectrl.runs.training import metrics_log
+    from reflectrl.methods.shared.critic import make_critic
+    from reflectrl.methods.shared.guided import ValueGuidedPolicy
 
-    recipe, config, values = build.recipe, rl_settings(build.recipe), values_settings(build.recipe)
-    policy_lm, reflector_lm = load_pair(recipe, build.seed, policy, reflector)
-    assert policy_lm is not None
-    rl_seed = named_seed(build.seed, build.name)
-    critic = make_critic(policy_lm.hidden_size, rl_seed).to(policy_lm.device)
-    guided = ValueGuidedPolicy(make_policy(recipe, policy_lm), critic, values.kl_lambda)
-    speaking = make_reflector(recipe, reflector_lm) if reflector_lm is not None else None
-    with pool_of(recipe) as envs, metrics_log(build, config.updates) as note:
-        rollouts = EpisodeRollouts(guided, speaking, envs, replace(config, kl_coef=0.0), rl_seed)
-        train_linvit(rollouts, config, values, rl_seed, note, build.learner)
-    policy_lm.heads = {key: tensor.cpu() for key, tensor in critic.state_dict().items()}
-    write_folder(build.out, partial(policy_lm.save, artifact=build.name, seed=build.seed))
-    drop_state(build.learner)
+    def guided_by_new_critic(policy: Policy, seed: int) -> Policy:
+        critic = make_critic(policy.lm.hidden_size, seed).to(policy.lm.device)
+        return ValueGuidedPolicy(policy, critic, values_settings(build.recipe).kl_lambda)
+
+    train_by_values(build, reflector, policy, train_linvit, guided_by_new_critic)
 
 
 def linvit_pair(plan: Plan) -> Artifact:
@@ -49,11 +118,11 @@ def linvit_alone(plan: Plan) -> Artifact:
     return linvit(plan, "linvit-no-reflection", reflector=None, policy=plain(plan))
 
 
-def guided(*given: Any) -> Any:
+def guided(*arguments: Any) -> Any:
     """Return the player of a finished arm: the policy, guided by the critic of its checkpoint."""
-    from reflectrl.methods.values.guided import value_guided  # brings torch, which a dry run does without
+    from reflectrl.methods.shared.guided import value_guided
 
-    return value_guided(*given)
+    return value_guided(*arguments)
 
 
 GUIDED = partial(Arm, guide=guided, settings=("values.kl_lambda",))

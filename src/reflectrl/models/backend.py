@@ -23,7 +23,7 @@ Scoring = Literal["enumeration", "sum", "token", "word", "trie", "options"]
 log-probability of its text: the sum, or the mean per token or word. "trie" takes the log-probability of its text among
 the texts of the legal actions (see `text_scoring.py`). "options" takes a learned score of its text (`options.py`)."""
 
-Written = tuple[Ids, tuple[float, ...]]
+Completion = tuple[Ids, tuple[float, ...]]
 """New token ids, and their log-probabilities (nats) under the sampling distribution."""
 
 Draw = Callable[[Tensor, Sequence[np.random.Generator]], tuple[Tensor, Tensor]]
@@ -33,7 +33,7 @@ See `players.policy.sampler`.
 """
 
 
-class Answers(NamedTuple):
+class Candidates(NamedTuple):
     """The possible answers to a prompt, one per action.
 
     Attributes:
@@ -102,7 +102,7 @@ class Backend(Protocol):
     def score(
         self,
         prompts: Sequence[Ids],
-        answers: Sequence[Answers],
+        candidates: Sequence[Candidates],
         scoring: Scoring = "enumeration",
         caches: Sequence[KVCache] | None = None,
         share: bool = True,
@@ -124,7 +124,7 @@ class Backend(Protocol):
         generators: Sequence[np.random.Generator],
         caches: Sequence[KVCache] | None = None,
         draft_model: DraftModel | None = None,
-    ) -> list[Written]:
+    ) -> list[Completion]:
         """Continue each prompt until end-of-text (not returned) or `max_new_tokens` (one number, or one per prompt).
 
         Args:

@@ -480,8 +480,8 @@ def _ordinary(config: dict[str, Any], about: dict[str, Any]) -> bool:
 class LightReflector:
     """Reflector that decodes greedily until end-of-text: `players.Reflector` on a light model."""
 
-    def __init__(self, model: LightModel, max_new_tokens: int) -> None:
-        self.model, self.max_new_tokens = model, max_new_tokens
+    def __init__(self, model: LightModel, max_new_tokens: int, carries: bool = False) -> None:
+        self.model, self.max_new_tokens, self.carries = model, max_new_tokens, carries
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
         return [self._turn(episode) for episode in episodes]

@@ -23,7 +23,7 @@ from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, portio
 from reflectrl.models.text_scoring import Trie
 
 if TYPE_CHECKING:
-    from reflectrl.models.backend import Answers
+    from reflectrl.models.backend import Candidates
     from reflectrl.models.packed import PackedBackend
 
 
@@ -49,11 +49,11 @@ class Options(NamedTuple):
     order: np.ndarray
 
 
-def option_trie(answers: Answers) -> Options:
+def option_trie(candidates: Candidates) -> Options:
     """Build the trie of some options, sorted by their tokens. So the same set gives the same trie in any order."""
-    count, lengths = len(answers.ids), np.array([len(ids) for ids in answers.ids])
+    count, lengths = len(candidates.ids), np.array([len(ids) for ids in candidates.ids])
     token_AL = np.full((count, lengths.max()), -1)
-    token_AL[np.arange(lengths.max()) < lengths[:, None]] = np.concatenate(answers.ids)
+    token_AL[np.arange(lengths.max()) < lengths[:, None]] = np.concatenate(candidates.ids)
     order = np.lexsort(token_AL.T[::-1])
     token_AL, lengths = token_AL[order], lengths[order]
     # In sorted order, an option shares its beginning with the one before it, up to the first different token.
@@ -72,7 +72,7 @@ def option_trie(answers: Answers) -> Options:
 def option_logits(
     backend: PackedBackend,
     prompts: Sequence[Ids],
-    answers: Sequence[Answers],
+    candidates: Sequence[Candidates],
     head_D: Tensor,
     caches: Sequence[KVCache] | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -84,7 +84,7 @@ def option_logits(
         prompts: a packing if there are no caches. Gradients flow through it.
         caches: KV cache of each prompt. Afterwards it holds the prompt, but no option.
     """
-    options = [option_trie(one) for one in answers]
+    options = [option_trie(one) for one in candidates]
     if caches is None:
         assert isinstance(prompts, Packing)
         hidden_PD, ends = _one_pass(backend, prompts, [one.trie for one in options])

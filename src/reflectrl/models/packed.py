@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from reflectrl.models.attention import Attend, BlockAttention, DecodingAttention, to_device
-from reflectrl.models.backend import Answers, Draw, Scoring, Written
+from reflectrl.models.backend import Candidates, Completion, Draw, Scoring
 from reflectrl.models.batched import BatchedAttention, WholeAttention, share_nothing
 from reflectrl.models.forward import Walk, head_logits, hidden_states, walk_of
 from reflectrl.models.generation import END, Draft, DraftModel
@@ -155,7 +155,7 @@ class PackedBackend:
     def score(
         self,
         prompts: Sequence[Ids],
-        answers: Sequence[Answers],
+        candidates: Sequence[Candidates],
         scoring: Scoring = "enumeration",
         caches: Sequence[KVCache] | None = None,
         share: bool = True,
@@ -168,22 +168,22 @@ class PackedBackend:
         if caches is None and not isinstance(prompts, Packing):
             pack_prompts = self.pack if share else apart
             if not torch.is_inference_mode_enabled():
-                return self.score(pack_prompts(prompts), answers, scoring)
+                return self.score(pack_prompts(prompts), candidates, scoring)
             order = sorted(range(len(prompts)), key=lambda i: prompts[i])
             rows, ends = [Tensor()] * len(prompts), [Tensor()] * len(prompts)
             for part in portions([len(prompts[i]) for i in order], self.pass_tokens):
                 packing = pack_prompts([prompts[i] for i in order[part]])
-                logits_PA, hidden_PD = self.score(packing, [answers[i] for i in order[part]], scoring)
+                logits_PA, hidden_PD = self.score(packing, [candidates[i] for i in order[part]], scoring)
                 for i, row_A, end_D in zip(order[part], logits_PA, hidden_PD, strict=True):
                     rows[i], ends[i] = row_A, end_D
             return pad_sequence(rows, batch_first=True, padding_value=-torch.inf), torch.stack(ends)
         if scoring == "options":
-            return option_logits(self, prompts, answers, self.lm.ensure_option_head(), caches)
+            return option_logits(self, prompts, candidates, self.lm.ensure_option_head(), caches)
         if scoring != "enumeration":
-            return text_logits(self, prompts, answers, scoring, caches)
+            return text_logits(self, prompts, candidates, scoring, caches)
         hidden_PD = self.read(prompts, caches=caches)
         # All prompts use the labels of the longest list. Those with fewer actions use the first of them.
-        longest = max(answers, key=lambda candidates: len(candidates.ids))
+        longest = max(candidates, key=lambda listed: len(listed.ids))
         (labels_A,) = to_device(self.device, [ids[0] for ids in longest.ids])
         return self.logits(hidden_PD, labels_A).float(), hidden_PD
 
@@ -220,7 +220,7 @@ class PackedBackend:
         generators: Sequence[np.random.Generator],
         caches: Sequence[KVCache] | None = None,
         draft_model: DraftModel | None = None,
-    ) -> list[Written]:
+    ) -> list[Completion]:
         """Continue all prompts together, each until its own end."""
         limits = max_new_tokens
         if isinstance(limits, int):

@@ -19,7 +19,7 @@ from reflectrl.models.options import option_scores
 from reflectrl.models.sharing import Ids, Packing
 
 if TYPE_CHECKING:
-    from reflectrl.models.backend import Answers, Draw, Scoring, Written
+    from reflectrl.models.backend import Candidates, Completion, Draw, Scoring
     from reflectrl.models.lm import LanguageModel
 
 
@@ -102,23 +102,26 @@ class PlainBackend:
         if at == "ends":
             return torch.stack([hidden_TD[-1] for hidden_TD in states])
         assert isinstance(prompts, Packing), "other tokens than the last are named by their places in a packing"
+        # Prompts share tokens in a packing, so several rows here belong to one of its places. Any of them will do.
         places = np.concatenate([prompts.places(i) for i in range(len(prompts))])
         row_of = np.empty(places.max() + 1, dtype=np.int64)
         row_of[places] = np.arange(len(places))
+        if at != "all":
+            row_of = row_of[list(at)]
         hidden_ND = torch.cat(states)
-        return hidden_ND[torch.from_numpy(row_of if at == "all" else row_of[list(at)]).to(hidden_ND.device)]
+        return hidden_ND[torch.from_numpy(row_of).to(hidden_ND.device)]
 
     def score(
         self,
         prompts: Sequence[Ids],
-        answers: Sequence[Answers],
+        candidates: Sequence[Candidates],
         scoring: Scoring = "enumeration",
         caches: object = None,
         share: bool = True,
     ) -> tuple[Tensor, Tensor]:
         """Score actions in one pass per prompt (labels), or one pass per action (texts)."""
         rows, ends = [], []
-        for prompt, one in zip(prompts, answers, strict=True):
+        for prompt, one in zip(prompts, candidates, strict=True):
             self.lm.counters.encoded += len(prompt)
             if scoring == "enumeration":
                 hidden_TD, logits_TV, _ = self.forward(prompt)
@@ -131,26 +134,24 @@ class PlainBackend:
             ends.append(end_D)
         return pad_sequence(rows, batch_first=True, padding_value=-torch.inf), torch.stack(ends)
 
-    def _score_texts(self, prompt: Ids, answers: Answers, scoring: Scoring) -> tuple[Tensor, Tensor]:
+    def _score_texts(self, prompt: Ids, candidates: Candidates, scoring: Scoring) -> tuple[Tensor, Tensor]:
         """Return log-probabilities (A,) of the actions' texts by `scoring`, and the hidden state (D,) of the prompt."""
         found = []
-        for ids, words in zip(answers.ids, answers.words, strict=True):
+        for ids, words in zip(candidates.ids, candidates.words, strict=True):
             hidden_TD, logits_TV, _ = self.forward((*prompt, *ids[:-1]))
             logits_SV = logits_TV[len(prompt) - 1 :].float()
             total_S = logits_SV.logsumexp(-1)
-            if scoring == "trie":  # of the tokens that lead to a legal action
-                legal = [
-                    {other[t] for other in answers.ids if len(other) > t and other[:t] == ids[:t]}
-                    for t in range(len(ids))
-                ]
-                total_S = torch.stack([logits_SV[t, sorted(some)].logsumexp(-1) for t, some in enumerate(legal)])
+            if scoring == "trie":  # at each token, only those compete that continue to the text of some action
+                total_S = torch.stack([
+                    logits_SV[t, _next_tokens(candidates.ids, ids[:t])].logsumexp(-1) for t in range(len(ids))
+                ])  # fmt: skip
             logp = (logits_SV[range(len(ids)), ids] - total_S).sum()
             found.append(logp / {"token": len(ids), "word": words}.get(scoring, 1))
         return torch.stack(found), hidden_TD[len(prompt) - 1]
 
-    def _score_options(self, prompt: Ids, answers: Answers) -> tuple[Tensor, Tensor]:
+    def _score_options(self, prompt: Ids, candidates: Candidates) -> tuple[Tensor, Tensor]:
         """Return scores (A,) of the options by the learned head, and the hidden state (D,) of the prompt."""
-        states = [self.forward((*prompt, *ids))[0] for ids in answers.ids]
+        states = [self.forward((*prompt, *ids))[0] for ids in candidates.ids]
         ends_AD = torch.stack([hidden_TD[-1] for hidden_TD in states])
         return option_scores(ends_AD, self.lm.ensure_option_head()), states[0][len(prompt) - 1]
 
@@ -163,10 +164,12 @@ class PlainBackend:
         generators: Sequence[np.random.Generator],
         caches: object = None,
         draft_model: object = None,
-    ) -> list[Written]:
+    ) -> list[Completion]:
         """Continue one prompt after another, token by token."""
-        limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
-        written: list[Written] = []
+        limits = max_new_tokens
+        if isinstance(limits, int):
+            limits = [limits] * len(prompts)
+        written: list[Completion] = []
         for prompt, limit, generator in zip(prompts, limits, generators, strict=True):
             ids, logprobs, cache = list[int](), list[float](), None
             while len(ids) < limit:
@@ -192,3 +195,9 @@ class PlainBackend:
         logits_NV = own_logits(self.core, hidden_ND)
         self.lm.counters.logits += logits_NV.numel()
         return logits_NV if rows is None else logits_NV[:, rows]
+
+
+def _next_tokens(texts: Sequence[Ids], prefix: Ids) -> list[int]:
+    """Return the tokens that come after a prefix in some of these texts."""
+    count = len(prefix)
+    return sorted({ids[count] for ids in texts if len(ids) > count and ids[:count] == prefix})

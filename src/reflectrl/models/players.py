@@ -21,7 +21,7 @@ from torch import Tensor
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.prompts import Prompt, policy_prompt, question_prompt, reflector_prompt, tokenize, words_prompt
 from reflectrl.core.types import Observation, Sampling, Turn, UserError
-from reflectrl.models.backend import Answers, Draw, Scoring, Written
+from reflectrl.models.backend import Candidates, Completion, Draw, Scoring
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.labels import Labels, find_labels
 from reflectrl.models.lm import LanguageModel
@@ -210,7 +210,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         self.shuffle_labels = shuffle_labels and self.packs
         self._opening = "" if lm.chat is None else lm.chat.after
         self._labels = self.labels() if self.packs else Labels((), (), "")
-        self._answers: dict[Actions | int, Answers] = {}
+        self._candidates: dict[Actions | int, Candidates] = {}
         if scoring == "options":
             lm.ensure_option_head()
 
@@ -224,24 +224,24 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         """Return the tokenizer's labels for `count` actions, or all labels. Raise UserError if it has too few."""
         return find_labels(self.lm.tokenizer, count, self._opening)
 
-    def answers(self, actions: Actions) -> Answers:
+    def candidates(self, actions: Actions) -> Candidates:
         """Return the tokens of each action's answer: its label, in the order of listing, or its text."""
         # Labels depend on the number of actions only, so most steps share an entry.
         key = len(actions) if self.packs else actions
-        if key not in self._answers:
-            if len(self._answers) >= max(1, self.memory):
-                self._answers.clear()
-            self._answers[key] = self._labelled(len(actions)) if self.packs else self._in_words(actions)
-        return self._answers[key]
+        if key not in self._candidates:
+            if len(self._candidates) >= max(1, self.memory):
+                self._candidates.clear()
+            self._candidates[key] = self._labelled(len(actions)) if self.packs else self._in_words(actions)
+        return self._candidates[key]
 
-    def _labelled(self, count: int) -> Answers:
+    def _labelled(self, count: int) -> Candidates:
         """Return the tokens of the first `count` labels."""
         labels = self._labels
         if count > len(labels.token_ids):
             labels = self.labels(count)  # raises an error that says why there are too few
-        return Answers(tuple((token,) for token in labels.token_ids[:count]), (1,) * count)
+        return Candidates(tuple((token,) for token in labels.token_ids[:count]), (1,) * count)
 
-    def _in_words(self, actions: Actions) -> Answers:
+    def _in_words(self, actions: Actions) -> Candidates:
         """Return the tokens of the actions' texts, each with its end."""
         # A chat template ends with a line break. Elsewhere a space separates the answer from the prompt's last word.
         space, before = ("", self._opening) if self._opening else (" ", IN_WORDS)
@@ -254,13 +254,13 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
             else:
                 ids.append((*text, self.lm.end))
             words.append(max(1, len(action.split())))
-        return Answers(tuple(ids), tuple(words))
+        return Candidates(tuple(ids), tuple(words))
 
     def action_tokens(self, actions: Actions) -> Ids:
         """Return the tokens read after a prompt to score the actions: none for labels, else the tokens of all texts."""
         if self.packs:
             return ()
-        return tuple(chain.from_iterable(self.answers(actions).ids))
+        return tuple(chain.from_iterable(self.candidates(actions).ids))
 
     def prompt(self, observation: Observation, reflection: str | None, order: Sequence[int] = ()) -> Ids:
         """Return the token ids of the prompt for a choice.
@@ -268,21 +268,21 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         Args:
             order: for each label, the index of its action; empty for the environment's order.
         """
-        answers = self.answers(observation.actions)
+        candidates = self.candidates(observation.actions)
         if not self.packs:
-            return tokenize(self.lm, words_prompt(observation, reflection), reserve=max(map(len, answers.ids)))
+            return tokenize(self.lm, words_prompt(observation, reflection), reserve=max(map(len, candidates.ids)))
         history, rest = policy_prompt(observation, reflection, self._labels.texts, order)
         return tokenize(self.lm, Prompt(history, rest + self._labels.gap))
 
     def question_prompt(self, observation: Observation, reflection: str | None, question: str, answers: Actions) -> Ids:
         """Return the token ids of the prompt for a question about the state, if the policy scores options."""
-        longest = max(map(len, self.answers(answers).ids))
+        longest = max(map(len, self.candidates(answers).ids))
         return tokenize(self.lm, question_prompt(observation, reflection, question), reserve=longest)
 
     def answer(self, actions: Actions, action: int, label: int) -> Ids:
         """Return the tokens that choose an action that is listed under label number `label`."""
         index = label if self.packs else action
-        return self.answers(actions).ids[index]
+        return self.candidates(actions).ids[index]
 
     def logits(self, prompts: Sequence[Ids], actions: Sequence[Actions]) -> tuple[Tensor, Tensor]:
         """Compute logits (P, A) of each prompt's actions, and hidden states (P, D) after it. Gradients flow.
@@ -291,7 +291,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         fewer than A actions end in arbitrary numbers.
         """
         with torch.autocast(self.lm.device.type, torch.bfloat16, enabled=self._mixed):
-            return self.backend.score(prompts, [self.answers(listed) for listed in actions], self.scoring)
+            return self.backend.score(prompts, [self.candidates(listed) for listed in actions], self.scoring)
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
         """Choose an action in each episode.
@@ -352,8 +352,8 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         self, keys: Sequence[Question], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
     ) -> list[np.ndarray]:
         """Compute logits of the listed actions."""
-        prompts, answers = [ids for ids, _ in keys], [self.answers(actions) for _, actions in keys]
-        logits_PA, _ = self.backend.score(prompts, answers, self.scoring, caches, share=self.memory > 0)
+        prompts, candidates = [ids for ids, _ in keys], [self.candidates(actions) for _, actions in keys]
+        logits_PA, _ = self.backend.score(prompts, candidates, self.scoring, caches, share=self.memory > 0)
         rows = []
         for row_A, (_, actions) in zip(logits_PA.cpu(), keys, strict=True):
             listed_A = row_A[: len(actions)]
@@ -364,7 +364,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         return rows
 
 
-class Reflector(LanguagePlayer[Ids, Written]):
+class Reflector(LanguagePlayer[Ids, Completion]):
     """Player that writes an analysis of the state, until end-of-text.
 
     Args:
@@ -372,6 +372,7 @@ class Reflector(LanguagePlayer[Ids, Written]):
         sampling: sampling settings. Greedy reflections are cached, since the model is frozen.
         memory, cache: see `LanguagePlayer`.
         speculative: decode speculatively, with guesses from earlier texts (faster, with the same result).
+        carries: read the previous reflection again, which every observation then has to hold.
     """
 
     def __init__(
@@ -382,9 +383,10 @@ class Reflector(LanguagePlayer[Ids, Written]):
         memory: int = 50_000,
         cache: int = CACHE,
         speculative: bool = True,
+        carries: bool = False,
     ) -> None:
         super().__init__(lm, sampling, memory, cache)
-        self.max_new_tokens, self.draw = max_new_tokens, sampler(sampling)
+        self.max_new_tokens, self.draw, self.carries = max_new_tokens, sampler(sampling), carries
         self.draft_model = DraftModel() if speculative else None
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
@@ -409,7 +411,7 @@ class Reflector(LanguagePlayer[Ids, Written]):
 
     def _compute(
         self, keys: Sequence[Ids], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
-    ) -> list[Written]:
+    ) -> list[Completion]:
         """Continue each prompt with its episode's own generator, from which greedy decoding takes no numbers."""
         generators = [episode.rng for episode in episodes]
         return self.backend.write(keys, self.max_new_tokens, self.draw, generators, caches, self.draft_model)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError, named_seed
-from reflectrl.models.backend import Answers, Counters
+from reflectrl.models.backend import Candidates, Counters
 from reflectrl.models.forward import drops, walk_of
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel, Shortcuts
@@ -318,7 +318,7 @@ class _Trial:
         for hidden_D, prompt in zip(lm.backend.read(prompts, caches=caches), prompts, strict=True):
             self._require_hidden("a growing prompt", hidden_D[None], prompt)
         first, second = self.tiny[:2]
-        texts = Answers(((first, self.end), (first, second, self.end)), (1, 2))
+        texts = Candidates(((first, self.end), (first, second, self.end)), (1, 2))
         wanted_PA = torch.stack([self._nats(self.branch, ids).sum() for ids in texts.ids])[None]
         found_PA, _ = lm.backend.score(pack([self.branch]), [texts], "sum")
         self.require("a text after a packed prompt", found_PA, wanted_PA)

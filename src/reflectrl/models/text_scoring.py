@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from reflectrl.models.attention import to_device
-from reflectrl.models.backend import Answers, Scoring
+from reflectrl.models.backend import Candidates, Scoring
 from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, remainders
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def make_trie(texts: Sequence[Ids]) -> Trie:
 def text_logits(
     backend: PackedBackend,
     prompts: Sequence[Ids],
-    answers: Sequence[Answers],
+    candidates: Sequence[Candidates],
     scoring: Scoring,
     caches: Sequence[KVCache] | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -90,18 +90,18 @@ def text_logits(
         for prompt, cache in zip(prompts, caches, strict=True):
             cache.match(prompt, REUSE)
     packing = prompts if isinstance(prompts, Packing) else remainders(prompts, caches or ())
-    tries = [make_trie(one.ids) for one in answers]
+    tries = [make_trie(one.ids) for one in candidates]
     found = zip(tries, packing.lengths(), packing.paths, strict=True)
     branches = [Block(trie.ids, length, path, trie) for trie, length, path in found if trie.ids]
     held = caches and [*caches, *(cache for cache, trie in zip(caches, tries, strict=True) if trie.ids)]
     first, nodes = sum(len(block.ids) for block in packing.blocks), sum(len(trie.ids) for trie in tries)
     whole, at = replace(packing, blocks=[*packing.blocks, *branches]), [*packing.ends(), *range(first, first + nodes)]
     hidden_MD = backend.encode(whole, at, held)
-    return _logits(backend, hidden_MD, tries, answers, scoring), hidden_MD[: len(tries)]
+    return _logits(backend, hidden_MD, tries, candidates, scoring), hidden_MD[: len(tries)]
 
 
 def _logits(
-    backend: PackedBackend, hidden_MD: Tensor, tries: Sequence[Trie], texts: Sequence[Answers], scoring: Scoring
+    backend: PackedBackend, hidden_MD: Tensor, tries: Sequence[Trie], texts: Sequence[Candidates], scoring: Scoring
 ) -> Tensor:
     """Compute logits (P, A) from hidden states of the P prompts' ends, followed by all nodes of the tries in order."""
     firsts = accumulate((len(trie.ids) for trie in tries), initial=len(tries))

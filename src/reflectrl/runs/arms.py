@@ -12,7 +12,7 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from reflectrl.core.plugins import method_modules, names, resolve, suggestion
+from reflectrl.core.plugins import names, resolve, suggestion, table_modules
 from reflectrl.core.types import UserError
 from reflectrl.runs import stages
 from reflectrl.runs.artifact import PLAYED, PRETRAINED, Artifact, Handle, Plan
@@ -209,6 +209,9 @@ def players_of(plan: Plan, name: str, arm: Arm) -> Players:
 def planned_evaluation(plan: Plan, name: str, arm: Arm) -> Artifact:
     """Plan the evaluation of an arm, with all that it needs."""
     acting, speaking, shown = players_of(plan, name, arm)
+    played = PLAYED if arm.player == "policy" else ("env",)
+    # Without repeats there is no such key, so that evaluations of earlier versions keep their fingerprints.
+    extent = ("eval.repeats",) if plan.recipe.eval.repeats > 1 else ()
     return stages.evaluation(
         plan,
         name,
@@ -216,8 +219,8 @@ def planned_evaluation(plan: Plan, name: str, arm: Arm) -> Artifact:
         policy=acting,
         teaching=shown,
         arm=arm,
-        settings=(*(PLAYED if arm.player == "policy" else ("env",)), *arm.settings),
-        extent=("eval.repeats",) if plan.recipe.eval.repeats > 1 else (),
+        settings=(*played, *arm.settings),
+        extent=extent,
     )
 
 
@@ -226,8 +229,8 @@ def planned_evaluation(plan: Plan, name: str, arm: Arm) -> Artifact:
 
 @cache
 def installed_modules() -> tuple[ModuleType, ...]:
-    """Return the modules with further tables, from our methods and from installed packages."""
-    return (*method_modules(), *(resolve("arms", name) for name in names("arms")))
+    """Return the modules with further tables of arms, our own and other packages'."""
+    return (*table_modules(), *(resolve("arms", name) for name in names("arms")))
 
 
 def all_arms(recipe: Recipe | None = None) -> dict[str, Arm]:
@@ -235,9 +238,13 @@ def all_arms(recipe: Recipe | None = None) -> dict[str, Arm]:
 
     A recipe describes arms in [players.NAME]; a package's module returns them from `arms_of(recipe)`.
     """
-    arms = ARMS | {name: arm for module in installed_modules() for name, arm in getattr(module, "ARMS", {}).items()}
-    for module in installed_modules() if recipe is not None else ():
-        arms |= module.arms_of(recipe) if hasattr(module, "arms_of") else {}
+    arms = dict(ARMS)
+    for module in installed_modules():
+        arms |= getattr(module, "ARMS", {})
+    if recipe is not None:
+        for module in installed_modules():
+            if hasattr(module, "arms_of"):
+                arms |= module.arms_of(recipe)
     return arms
 
 

@@ -32,6 +32,8 @@ class PlaySettings:
     """Longest sequence in tokens."""
     calibration: Positive = 1.0
     """Temperature of the reported probabilities."""
+    reflection: Literal["fresh", "carried"] = "fresh"
+    """Memory of the reflector: "carried" if it reads its previous reflection."""
 
 
 @dataclass(frozen=True)

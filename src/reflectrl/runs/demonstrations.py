@@ -58,7 +58,7 @@ def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) 
         return demonstrated(recipe, env, seed)[split]
     tasks = env.tasks(split)
     most = recipe.teach.tasks if split == "train" else recipe.teach.validation_tasks
-    return demonstrations(evenly(tasks, most or len(tasks)), recipe.teach, seed)
+    return demonstrations(evenly(tasks, most or len(tasks)), recipe.teach, seed, env)
 
 
 def best_taught(recipe: Recipe) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -23,7 +24,7 @@ from reflectrl.core.players import Player
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.rollout import Job, advance, rollout
 from reflectrl.core.types import Episode, Task, UserError, named_seed
-from reflectrl.learn.curriculum import Curriculum
+from reflectrl.learn.curriculum import Curriculum, chosen_stages
 from reflectrl.learn.exploration import RewardShaping
 from reflectrl.models.labels import require_labels
 from reflectrl.runs.arms import Arm, select_arms
@@ -62,9 +63,10 @@ class EvaluationLog:
 
     def left(self) -> set[Attempt]:
         """Return the attempts that are missing in the log."""
-        drop_half_line(self.path)
-        done = {attempt_of(episode) for episode in read_episodes(self.path)} if self.path.exists() else set()
-        return set(self.wanted()) - done
+        drop_half_line(self.path)  # of a run that was killed while it wrote
+        if not self.path.exists():
+            return set(self.wanted())
+        return set(self.wanted()).difference(map(attempt_of, read_episodes(self.path)))
 
 
 def attempt_of(episode: Episode) -> Attempt:
@@ -136,10 +138,9 @@ def check_env(recipe: Recipe) -> str:
     """
     env, rl = make(recipe.env), recipe.rl
     check_teacher(recipe, env)
-    if any(
-        arm.rl is not None for arm in select_arms(recipe.arms, recipe).values()
-    ):  # these refuse what RL would fail at later
-        Curriculum(env.stages, rl.curriculum, rl.updates, rl.gate)
+    if any(arm.rl is not None for arm in select_arms(recipe.arms, recipe).values()):
+        # These raise now what RL would fail at hours later.
+        Curriculum(chosen_stages(rl.stages, env.stages), rl.curriculum, rl.updates, rl.gate)
         RewardShaping(rl, env)
     if is_labelled(recipe) and (tasks := env.tasks("train")):
         require_labels(len(advance(env, tasks[0], None, 0).observation.actions))
@@ -150,11 +151,15 @@ def check_env(recipe: Recipe) -> str:
         if not env.tasks(split):
             raise UserError(f"eval.splits: the environment has no tasks in {split!r}")
     for stage in env.stages:
-        held = [task for split in ("validation", "test") for task in env.tasks(split, stage)]
-        check_disjoint((Episode(task, (), False, False, 0) for task in env.tasks("train", stage)), held)
-        validation = (Episode(task, (), False, False, 0) for task in env.tasks("validation", stage))
-        check_disjoint(validation, env.tasks("test", stage))
+        validation, test = env.tasks("validation", stage), env.tasks("test", stage)
+        check_disjoint(map(unplayed, env.tasks("train", stage)), [*validation, *test])
+        check_disjoint(map(unplayed, validation), test)
     return digest_of_tasks(env)
+
+
+def unplayed(task: Task) -> Episode:
+    """Return an episode of a task without any step."""
+    return Episode(task, (), False, False, 0)
 
 
 def is_labelled(recipe: Recipe) -> bool:
@@ -165,8 +170,10 @@ def is_labelled(recipe: Recipe) -> bool:
 
 def digest_of_tasks(env: TextEnv) -> str:
     """Return a digest of an environment's tasks: of all stages and splits, in their order."""
-    tasks = [env.tasks(split, stage) for stage in env.stages for split in SPLITS]
-    listed = [[(task.id, task.payload) for task in part] for part in tasks]
+    listed = []
+    for stage in env.stages:
+        for split in SPLITS:
+            listed.append([(task.id, task.payload) for task in env.tasks(split, stage)])
     return hashlib.sha256(json.dumps(listed, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
@@ -187,15 +194,18 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
         UserError: names the arms and the missing ability.
     """
     has, teach = set(env.teacher.abilities()), recipe.teach
-    needed: dict[str, list[str]] = {ability: [] for ability in ABILITIES}
+    needed: dict[str, list[str]] = defaultdict(list)
     for name, arm in select_arms(recipe.arms, recipe).items():
         if arm.is_taught and teach.by == "teacher":
             needed["expert"].append(name)
         if arm.is_taught and arm.reflector and (teach.by, teach.reflections) == ("teacher", "given"):
             needed["analyst"].append(name)
-        if arm.player in ABILITIES:
-            needed["expert" if arm.player == "oracle" and "oracle" not in has else arm.player].append(name)
-    for ability, names in needed.items():
+        if arm.player == "oracle" and "oracle" not in has:
+            needed["expert"].append(name)  # which plays in the oracle's place
+        elif arm.player in ABILITIES:
+            needed[arm.player].append(name)
+    for ability in ABILITIES:
+        names = needed[ability]
         if names and ability not in has:
             arms = f"arm{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
             about = f"{type(env).__name__} has no {ability}, which {arms} would need"
@@ -214,12 +224,17 @@ def provenance(recipe: Recipe, arm: Arm, policy: Source | None, reflector: Sourc
         policy: the policy with which the arm plays.
         reflector: its reflector.
     """
-    model = recipe.model.source_of("policy") if arm.player == "policy" else None
-    versions = {package: version(package) for package in ("reflectrl", "torch", "transformers")}
-    acting = None if policy is None or is_base(policy) else name_of(policy)
-    speaking = None if reflector is None else name_of(reflector)
-    asked = {"endpoint": arm.asked} if arm.asked else {}
-    return {"model": model, "policy": acting, "reflector": speaking, **asked, "versions": versions}
+    origin: dict[str, Any] = {"model": None, "policy": None, "reflector": None}
+    if arm.player == "policy":
+        origin["model"] = recipe.model.source_of("policy")
+    if policy is not None and not is_base(policy):
+        origin["policy"] = name_of(policy)
+    if reflector is not None:
+        origin["reflector"] = name_of(reflector)
+    if arm.asked:
+        origin["endpoint"] = arm.asked
+    origin["versions"] = {package: version(package) for package in ("reflectrl", "torch", "transformers")}
+    return origin
 
 
 def _play(
@@ -250,9 +265,9 @@ def _play(
 def _job(task: Task, number: int, log: EvaluationLog, about: dict[str, Any]) -> Job:
     """Return the job of an attempt at a task. Attempt 0 is the same as in a run without repeats."""
     names = (about["seed"], "eval", task.id, log.sampling)
-    return Job(task, named_seed(*names, number), {**about, "repeat": number}) if number else Job(
-        task, named_seed(*names), about
-    )  # fmt: skip
+    if number == 0:
+        return Job(task, named_seed(*names), about)
+    return Job(task, named_seed(*names, number), {**about, "repeat": number})
 
 
 class Work:
@@ -279,13 +294,12 @@ class Work:
         lm, players = self.models[role], self.players[role]
         assert lm is not None
         counters = lm.counters.since(self.before[role])
-        asked, remembered = (sum(getattr(player, name) for player in players) for name in ("lookups", "hits"))
         return {
             "read": counters.encoded,
             "reused": counters.reused,
             "written": counters.decoded,
             "guessed": counters.drafted,
-            "asked": asked,
-            "remembered": remembered,
+            "asked": sum(player.lookups for player in players),
+            "remembered": sum(player.hits for player in players),
             "kept_bytes": max((player.pool.peak for player in players), default=0),
         }

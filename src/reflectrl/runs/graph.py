@@ -28,6 +28,7 @@ class RunKind:
         begin: makes the context for the builders. Raises UserError for problems that the recipe alone does not show.
         show: prints the outcome, after the report is written.
         compare: prints one table of several runs; None where `reflectrl compare` makes a page.
+        write_table: writes a table of several runs into a file that ends in .csv or .tex; None where there is none.
     """
 
     name: str
@@ -36,6 +37,7 @@ class RunKind:
     begin: Callable[[Recipe, RunFolder], Context]
     show: Callable[[Context], None]
     compare: Callable[[Sequence[Path]], None] | None = None
+    write_table: Callable[[Sequence[Path], Path], None] | None = None
 
 
 def run_kinds() -> list[RunKind]:

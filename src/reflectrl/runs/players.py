@@ -50,16 +50,20 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
         raise UserError(f"{folder} is no run folder (it has no recipe.toml)")
     recipe = read_recipe(path)
     row = select_arms([arm], recipe)[arm]
-    untrained = [role for role, model in (("policy", row.policy), ("reflector", row.reflector)) if model is base]
-    untrained = [role for role in untrained if role == "reflector" or row.rl is None]
-    # The system prompt of a pretrained model contains the environment's instructions, so its class is imported.
-    instructed = any(recipe.model.source_of(role) != "scratch" for role in untrained)
-    wanted = (REMOTE_CODE, "env.name") if instructed else (REMOTE_CODE,)
-    needed = {
-        key: one
-        for key, one in needing_trust(recipe.plain()).items()
-        if key in wanted or (row.players and one.kind in ("address", "secret"))
-    }
+    untrained = []
+    if row.policy is base and row.rl is None:
+        untrained.append("policy")
+    if row.reflector is base:
+        untrained.append("reflector")
+    named = {REMOTE_CODE}
+    if any(recipe.model.source_of(role) != "scratch" for role in untrained):
+        # The system prompt of a pretrained model contains the environment's instructions, so its class is imported.
+        named.add("env.name")
+    needed = {}
+    for key, value in needing_trust(recipe.plain()).items():
+        # An arm with players of its own asks the servers that the recipe names.
+        if key in named or (row.players and value.kind in ("address", "secret")):
+            needed[key] = value
     require(path, needed, trust, typed=False)
     if (folder / CARD).exists():
         card: Card = read_card(folder)
@@ -85,11 +89,12 @@ def as_described(recipe: Recipe, card: Card) -> Recipe:
     play = replace(
         recipe.play,
         scoring=card.play.scoring,
+        reflection=card.play.reflection,
         reflection_tokens=card.play.reflection_tokens,
         shuffle_labels=card.play.shuffle_labels,
     )
-    arms = (card.arm,) if card.arm else recipe.arms
-    return replace(recipe, arms=arms, play=play, model=replace(recipe.model, context=card.play.context))
+    recipe = replace(recipe, play=play, model=replace(recipe.model, context=card.play.context))
+    return replace(recipe, arms=(card.arm,)) if card.arm else recipe
 
 
 def build_players(
@@ -112,9 +117,9 @@ def exported_models(recipe: Recipe, folder: Path) -> Models:
     policy, second = load_model(folder / POLICY, recipe.model, POLICY), folder / REFLECTOR
     if not second.is_dir():
         return policy, None
-    return policy, load_model(second, recipe.model) if policy.adapter is None else second_player(
-        policy, REFLECTOR, second, recipe.model.chat
-    )
+    if policy.adapter is None:
+        return policy, load_model(second, recipe.model)
+    return policy, second_player(policy, REFLECTOR, second, recipe.model.chat)  # two adapters on one backbone
 
 
 def load_models(recipe: Recipe, folder: Path, seed: int, name: str, before_rl: bool = False) -> Models:
@@ -143,8 +148,10 @@ def planned_models(
     arm = select_arms([name], recipe)[name]
     plan = Plan(recipe, seed, is_taught=arm.is_taught)
     planned = start_of(plan, arm) if before_rl else players_of(plan, name, arm)
-    policy, reflector = (_in_folder(folder, handle) for handle in (planned.policy, planned.reflector))
-    return policy, reflector, folder / planned.teaching.path if planned.teaching else None
+    teaching = None
+    if planned.teaching is not None:
+        teaching = folder / planned.teaching.path
+    return _in_folder(folder, planned.policy), _in_folder(folder, planned.reflector), teaching
 
 
 def _in_folder(folder: Path, handle: Handle | Literal["pretrained"] | None) -> Source | None:
@@ -164,7 +171,9 @@ def combined(recipe: Recipe, arm: Arm, models: Models, temperature: float) -> tu
     if arm.speaker is not None:
         speaker: Player = arm.speaker(recipe)
         return policy, speaker
-    return policy, None if models[1] is None else make_reflector(recipe, models[1])
+    if models[1] is None:
+        return policy, None
+    return policy, make_reflector(recipe, models[1])
 
 
 def make_policy(recipe: Recipe, lm: LanguageModel, sampling: Sampling = Sampling()) -> Policy:  # noqa: B008  (frozen)
@@ -177,9 +186,8 @@ def make_reflector(recipe: Recipe, lm: LanguageModel) -> Reflector:
     """Return a reflector that writes with a model, with the settings of the recipe."""
     sampling = Sampling(recipe.play.reflection_temperature)
     play = recipe.play
-    return Reflector(
-        lm, play.reflection_tokens, sampling, play.result_cache, play.kv_cache_mib * 2**20, play.speculative
-    )
+    cache, carries = play.kv_cache_mib * 2**20, play.reflection == "carried"
+    return Reflector(lm, play.reflection_tokens, sampling, play.result_cache, cache, play.speculative, carries)
 
 
 def load_pair(
@@ -196,25 +204,30 @@ def load_pair(
         arm: its demonstrations are shown to untrained models.
         teaching: the teaching episodes, from which those are taken.
     """
-
-    def loaded(lm: LanguageModel, source: Source, role: Role) -> LanguageModel:
-        return instructed(recipe, lm, role, arm, teaching, seed) if is_base(source) else lm
-
-    policy_lm = None
+    policy_lm = reflector_lm = None
     if policy is not None:
         named = model_source(recipe, policy, "policy")
         policy_lm = load_model(named, recipe.model, "policy", named_seed(seed, "policy"))
-    if reflector is None:
-        return (policy_lm and loaded(policy_lm, policy or PRETRAINED, "policy")), None
-    source = model_source(recipe, reflector, "reflector")
-    adapts = policy_lm is not None and policy_lm.adapter is not None
-    if policy_lm is not None and adapts and (len(recipe.model.sources) == 1 or backbone_of(source) == policy_lm.base):
-        fresh = is_base(reflector) and not is_adapter(source)
-        reflector_lm = second_player(policy_lm, "reflector", None if fresh else Path(source), recipe.model.chat)
-    else:
-        reflector_lm = load_model(source, recipe.model, "reflector")
-    reflector_lm = loaded(reflector_lm, reflector, "reflector")
-    return (policy_lm and loaded(policy_lm, policy or PRETRAINED, "policy")), reflector_lm
+    if reflector is not None:
+        source = model_source(recipe, reflector, "reflector")
+        if policy_lm is not None and _shares_backbone(recipe, policy_lm, source):
+            adapter = None if is_base(reflector) and not is_adapter(source) else Path(source)  # None: a new adapter
+            reflector_lm = second_player(policy_lm, "reflector", adapter, recipe.model.chat)
+        else:
+            reflector_lm = load_model(source, recipe.model, "reflector")
+    # Only now: a second player on the policy's backbone must not get the policy's system prompt.
+    if reflector_lm is not None and reflector is not None and is_base(reflector):
+        reflector_lm = instructed(recipe, reflector_lm, "reflector", arm, teaching, seed)
+    if policy_lm is not None and policy is not None and is_base(policy):
+        policy_lm = instructed(recipe, policy_lm, "policy", arm, teaching, seed)
+    return policy_lm, reflector_lm
+
+
+def _shares_backbone(recipe: Recipe, policy_lm: LanguageModel, source: str | Path) -> bool:
+    """Tell whether the reflector in `source` can be an adapter on the policy's backbone."""
+    if policy_lm.adapter is None:
+        return False
+    return len(recipe.model.sources) == 1 or backbone_of(source) == policy_lm.base
 
 
 def instructed(
@@ -237,13 +250,15 @@ def instructed(
     Raises:
         UserError: the arm shows something, and there is no chat in which to do so.
     """
-    shows = arm.shows if arm is not None else None
-    if lm.chat is None:
-        if arm is not None and shows is not None:
+    shown = ""
+    if arm is not None and arm.shows is not None:
+        if lm.chat is None:
             raise UserError(f"model {lm.base!r} has no chat template in which to show demonstrations ({arm.about})")
+        shown = arm.shows(recipe, teaching, role, lm, seed)
+    if lm.chat is None:
         return lm
-    shown = shows(recipe, teaching, role, lm, seed) if shows is not None else ""
-    rules = system_prompt(make(recipe.env).instructions, role, shown, recipe.play.scoring == "enumeration")
+    labelled, carries = recipe.play.scoring == "enumeration", recipe.play.reflection == "carried"
+    rules = system_prompt(make(recipe.env).instructions, role, shown, labelled, carries)
     return replace(lm, chat=chat_of(lm.tokenizer, rules, lm.base))
 
 
@@ -266,4 +281,6 @@ def model_source(recipe: Recipe, source: Source, role: Role) -> str | Path:
         return source
     named = find_model(recipe.model.source_of(role))
     folder = Path(source) if named == "scratch" else Path(named)
-    return str(folder.resolve() if recipe.model.lora_rank else folder) if folder.is_dir() else named
+    if not folder.is_dir():
+        return named
+    return str(folder.resolve() if recipe.model.lora_rank else folder)

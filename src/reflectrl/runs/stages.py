@@ -219,7 +219,7 @@ def learned_online(
         changes: the arm's own settings of [rl].
     """
     from reflectrl.core.envs.pool import pool_of
-    from reflectrl.core.episodes import read_episodes, with_reflections, without_reflections
+    from reflectrl.core.episodes import read_episodes, with_carried, with_reflections, without_reflections
     from reflectrl.learn.checkpoint import drop_state, write_folder
     from reflectrl.learn.online import train_online
     from reflectrl.runs.players import load_pair, make_policy, make_reflector
@@ -229,11 +229,18 @@ def learned_online(
     config = replace(recipe.rl, **changes)
     policy_lm, reflector_lm = load_pair(recipe, seed, policy, reflector)
     assert policy_lm is not None
-    acting = make_policy(recipe, policy_lm)
-    speaking = make_reflector(recipe, reflector_lm) if reflector_lm is not None else None
-    seen = with_reflections if reflector else without_reflections  # of the log, as this arm would have seen it
-    logged = list(seen(read_episodes(log))) if log else []
-    wins = [episode for episode in read_episodes(teaching) if episode.success] if teaching else []
+    acting, speaking = make_policy(recipe, policy_lm), None
+    if reflector_lm is not None:
+        speaking = make_reflector(recipe, reflector_lm)
+    logged: list[Episode] = []
+    wins: list[Episode] = []
+    if log is not None:
+        seen = with_reflections if reflector else without_reflections  # the log as this arm would have seen it
+        logged += seen(read_episodes(log))
+    if teaching is not None:
+        wins += [episode for episode in read_episodes(teaching) if episode.success]
+    if speaking is not None and speaking.carries:
+        logged, wins = list(with_carried(logged)), list(with_carried(wins))
     rl_seed = named_seed(seed, build.trained)
     with pool_of(recipe) as envs, metrics_log(build, config.updates) as note:
         rollouts = rollouts_of(build)(acting, speaking, envs, config, rl_seed, logged, wins)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core.config import Recipe
-from reflectrl.core.episodes import drop_reflections, read_episodes, sft_policy, sft_reflection
+from reflectrl.core.episodes import drop_reflections, read_episodes, sft_policy, sft_reflection, with_carried
 from reflectrl.core.episodes import sft as sft_plain
 from reflectrl.core.prompts import policy_prompt
 from reflectrl.learn.examples import Example, choice_examples, reflection_examples
@@ -56,7 +56,10 @@ def sft_examples(
         seed: decides which reflections are dropped.
     """
     if player == "reflector":
-        return reflection_examples(lm, sft_reflection(read_episodes(path), negatives))
+        taught = read_episodes(path)
+        if recipe.play.reflection == "carried":
+            taught = with_carried(taught)
+        return reflection_examples(lm, sft_reflection(taught, negatives))
     view = sft_plain if player == "plain" else sft_policy
     rows = view(read_episodes(path), negatives)
     if recipe.sft.reflection_dropout:

@@ -1,1 +1,1 @@
-"""Task families: each holds everything of its own, and is found as a stranger's package is found (entry points)."""
+"""Task families: each holds everything of its own. Entry points name its environments, and `parts.py` the rest."""

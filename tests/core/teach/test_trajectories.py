@@ -117,6 +117,21 @@ def test_a_negative_teaches_the_one_step_after_the_error(negatives: list[Episode
 
 
 @pytest.mark.parametrize("env", ["corridor", "hidden"], indirect=True)
+def test_every_action_of_the_experts_path_may_be_perturbed(env: TextEnv) -> None:
+    """A random environment may take a shorter path, which then has fewer errors."""
+    config, tasks = TeachConfig(noise=(0.0,), negatives="all"), env.tasks("train")[:3]
+    planned = demonstrations(tasks, config, 0, env)
+    for task in tasks:
+        places = [one.place for one in planned if one.task == task and one.kind == "negative"]
+        assert places == list(range(len(places))) and places
+    plans = [one for one in planned if one.kind == "negative"]
+    made = [teach(env, one) for one in plans]
+    taught = [(plan.place, len(episode.steps)) for plan, episode in zip(plans, made, strict=True)
+              if [step.label for step in episode.steps if step.label] == ["negative"]]  # fmt: skip
+    assert taught and all(steps == place + 2 for place, steps in taught)  # the error, and the step that explains it
+    assert len({episode.seed for episode in made}) == len(made)
+
+
 def test_the_error_costs_the_expert_steps(env: TextEnv, negatives: list[Episode]) -> None:
     for episode in negatives:
         before, after = (left(env, episode, count) for count in (len(episode.steps) - 2, len(episode.steps) - 1))

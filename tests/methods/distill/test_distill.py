@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import reflectrl
 from reflectrl import runs as pipeline
 from reflectrl.core.config import SFTConfig
 from reflectrl.core.episodes import read_episodes
 from reflectrl.core.types import Episode, Observation, Step, Task, Turn, UserError
-from reflectrl.methods.distill.config import DistillConfig
-from reflectrl.methods.distill.learn import Target, distillation_loss, targets, train_distilled
+from reflectrl.methods.distilled import DistillConfig, Target, distillation_loss, targets, train_distilled
 from reflectrl.models.players import Policy
 from reflectrl.runs.graph import planned
+from tests.methods.conftest import Resumed, same_weights
+from tests.runs.alone import of_methods, require_made_alone
 
 Like = Callable[..., Any]
 SMALL = (
@@ -79,6 +78,13 @@ def test_the_full_methods_pair_is_made_where_no_arm_asks_for_it(like: Like) -> N
     assert not [key for key in alone if key.startswith("eval reflect-rl")]
 
 
+def test_each_artifact_is_made_from_its_inputs_alone(learned: Path, like: Like, tmp_path: Path) -> None:
+    recipe = like(*SMALL)
+    artifacts = of_methods(recipe)
+    assert len(artifacts) == 2
+    require_made_alone(recipe, learned, artifacts, tmp_path)
+
+
 def test_two_adapters_on_one_backbone(like: Like, tmp_path: Path, learned: Path) -> None:
     source = f"model.source={learned / 'checkpoints/seed0/base'}"
     pipeline.run(like(*SMALL, source, "model.lora_rank=2"), tmp_path / "run")
@@ -87,28 +93,9 @@ def test_two_adapters_on_one_backbone(like: Like, tmp_path: Path, learned: Path)
         planned(like(*SMALL, source, "model.lora_rank=2", "distill.start=reflector"))
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(
-    learned: Path, tmp_path: Path, like: Like, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from reflectrl.runs import metrics
-
-    copy, write = Path(shutil.copytree(learned, tmp_path / "copy")), metrics.MetricsFile.write
-    shutil.rmtree(copy / "checkpoints/seed0/distilled-sft")
-    (copy / "metrics/seed0-distilled-sft.jsonl").unlink()
-
-    def until(file: Any, values: dict[str, Any]) -> None:
-        if (file.shared["arm"], values["step"]) == ("distilled-sft", 6):
-            raise KeyboardInterrupt
-        write(file, values)
-
-    monkeypatch.setattr(metrics.MetricsFile, "write", until)
-    with pytest.raises(KeyboardInterrupt):
-        pipeline.run(like(*SMALL), copy, "eval")
-    monkeypatch.setattr(metrics.MetricsFile, "write", write)
-    pipeline.run(like(*SMALL), copy, "eval")
-    before, after = load_file(learned / WEIGHTS), load_file(copy / WEIGHTS)
-    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
-    assert (copy / "metrics.jsonl").read_bytes() == (learned / "metrics.jsonl").read_bytes()
+def test_a_killed_run_goes_on_to_the_same_bytes(learned: Path, like: Like, resumed: Resumed) -> None:
+    copy = resumed(learned, like(*SMALL), "distilled-sft", 6)
+    assert same_weights(learned / WEIGHTS, copy / WEIGHTS)
 
 
 def episode(success: bool, action: int, probs: tuple[float, ...]) -> Episode:

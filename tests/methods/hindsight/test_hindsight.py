@@ -21,17 +21,20 @@ from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Observation, Sampling, UserError
 from reflectrl.learn.losses import restricted_log_softmax
 from reflectrl.learn.online import train_online, update
-from reflectrl.methods.hints.config import HindsightConfig
-from reflectrl.methods.hints.learn import (
-    HindsightRollouts,
+from reflectrl.learn.rollouts import EpisodeRollouts
+from reflectrl.methods.hindsight import (
+    HindsightConfig,
+    HindsightTexts,
     analyst_texts,
     continuation_texts,
     hindsight_loss,
+    hindsight_rollouts,
     observation_texts,
     outcome_texts,
 )
 from reflectrl.models.players import Policy
 from tests.learn.conftest import Rooms
+from tests.runs.alone import of_methods, require_made_alone
 
 Tiny = Callable[..., Any]
 
@@ -43,6 +46,12 @@ def strong(tiny: Tiny) -> Policy:
         for weight in policy.lm.parameters():
             weight *= 2.5
     return policy
+
+
+def rollouts_of(
+    policy: Policy, config: RLConfig, settings: HindsightConfig, seed: int, reward: bool = True
+) -> EpisodeRollouts:
+    return hindsight_rollouts(policy, Rooms, config, HindsightTexts(Rooms, settings, seed, reward))
 
 
 def played(policy: Policy, count: int = 12) -> list[Episode]:
@@ -108,7 +117,7 @@ def test_the_gradient_is_the_enumerated_one(tiny: Tiny, gate: Any) -> None:
     policy = strong(tiny)
     config = RLConfig(**{**PLAIN, "episodes": 4000})
     settings = HindsightConfig(text="analyst", gate=gate, coef=0.7)
-    rollouts = HindsightRollouts(policy, Rooms, config, settings, seed=5, reward=False)
+    rollouts = rollouts_of(policy, config, settings, seed=5, reward=False)
     batch = rollouts.collect(0, None)
     recorder = Recorder(rollouts.policy, None)
     update(recorder, None, batch, config, epochs=1)
@@ -153,7 +162,7 @@ def test_without_an_analyst_a_line_names_what_needs_none(tiny: Tiny) -> None:
 def test_every_text_gives_a_batch_with_minibatches(tiny: Tiny, text: Any) -> None:
     policy = Policy(tiny(), shuffle_labels=True)
     config = RLConfig(**{**PLAIN, "episodes": 12, "steps_per_epoch": 3, "minibatch": 4})
-    rollouts = HindsightRollouts(policy, Rooms, config, HindsightConfig(text=text, gate="all"), seed=1)
+    rollouts = rollouts_of(policy, config, HindsightConfig(text=text, gate="all"), seed=1)
     batch = rollouts.collect(0, None)
     recorder = Recorder(rollouts.policy, None)
     metrics = update(recorder, None, batch, config, epochs=1)
@@ -179,7 +188,7 @@ def test_a_stopped_training_continues_with_the_same_bits(tiny: Tiny, tmp_path: P
             if line["step"] == stop:
                 raise KeyboardInterrupt
 
-        rollouts = HindsightRollouts(Policy(tiny()), Rooms, LEARNING, HindsightConfig(), 2, reward)
+        rollouts = rollouts_of(Policy(tiny()), LEARNING, HindsightConfig(), 2, reward)
         train_online(rollouts, LEARNING, 2, log, folder)
         return lines
 
@@ -200,6 +209,7 @@ def test_the_arms_of_a_run_play_without_a_reflector(tmp_path: Path, like: Callab
         lines = [json.loads(line) for line in (folder / f"metrics/seed0-{arm}.jsonl").read_text().splitlines()]
         assert ("hindsight_share" in lines[0]) == (arm != "no-hindsight")
         assert reflectrl.load_agent(folder, arm).reflector is None
+    require_made_alone(recipe, folder, of_methods(recipe), tmp_path / "alone")
 
 
 def test_reverse_starts_are_refused(tmp_path: Path, like: Callable[..., Any]) -> None:

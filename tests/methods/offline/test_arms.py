@@ -15,13 +15,16 @@ from safetensors.torch import load_file
 from reflectrl import runs as pipeline
 from reflectrl.core.episodes import read_episodes, with_reflections, without_reflections
 from reflectrl.core.types import UserError
-from reflectrl.methods.offline.reference_cache import CARD
-from reflectrl.methods.offline.target_return import target_return, with_target_returns
-from reflectrl.methods.offline_learning import ARMS
+from reflectrl.methods import expert_iteration, offline
+from reflectrl.methods.offline import target_return, with_target_returns
+from reflectrl.methods.shared.offline.reference_cache import CARD
 from reflectrl.runs.artifact import Graph
 from reflectrl.runs.graph import planned
+from tests.methods.conftest import Resumed, same_weights
+from tests.runs.alone import of_methods, require_made_alone
 
 Like = Callable[..., Any]
+ARMS = {**offline.ARMS, **expert_iteration.ARMS}
 SMALL = (
     "eval.sampling=greedy", "eval.splits=test", "offline.steps=4", "offline.reference_steps=3", "offline.eval_every=2",
     "offline.batch_size=4", "offline.value_epochs=1", "offline.value_episodes=1", "offline.log_episodes=2",
@@ -63,6 +66,13 @@ def test_parts_lie_where_they_belong(learned: Path) -> None:
     assert [row["arm"] for row in rows if row["stage"] == "full"] == ARMS_OF.removeprefix("arms=").split(",")
 
 
+def test_each_artifact_is_made_from_its_inputs_alone(learned: Path, like: Like, tmp_path: Path) -> None:
+    recipe = like(*SMALL, ARMS_OF)
+    artifacts = of_methods(recipe)
+    assert len(artifacts) == 7
+    require_made_alone(recipe, learned, artifacts, tmp_path)
+
+
 def test_a_second_call_makes_nothing_and_a_lost_part_is_made_again_the_same(
     learned: Path, tmp_path: Path, like: Like, capsys: Any
 ) -> None:
@@ -88,29 +98,10 @@ def test_a_stale_reference_cache_is_refused_by_name(learned: Path, tmp_path: Pat
         pipeline.run(like(*SMALL, ARMS_OF), copy, "eval")
 
 
-def test_a_killed_arm_with_a_critic_goes_on_to_the_same_weights(
-    learned: Path, tmp_path: Path, like: Like, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from reflectrl.runs import metrics
-
-    copy, write = Path(shutil.copytree(learned, tmp_path / "copy")), metrics.MetricsFile.write
-    for name in ("offline-critic", "offline-archer"):
-        shutil.rmtree(copy / "checkpoints/seed0" / name)
-        (copy / f"metrics/seed0-{name}.jsonl").unlink()
-
-    def until(file: Any, values: dict[str, Any]) -> None:
-        if file.shared["arm"] == "offline-archer" and values["step"] == values["steps"]:
-            raise KeyboardInterrupt
-        write(file, values)
-
-    monkeypatch.setattr(metrics.MetricsFile, "write", until)
-    with pytest.raises(KeyboardInterrupt):
-        pipeline.run(like(*SMALL, ARMS_OF), copy, "eval")
-    monkeypatch.setattr(metrics.MetricsFile, "write", write)
-    pipeline.run(like(*SMALL, ARMS_OF), copy, "eval")
-    assert (copy / "metrics.jsonl").read_bytes() == (learned / "metrics.jsonl").read_bytes()
-    one, other = (load_file(run / "checkpoints/seed0/offline-archer/model.safetensors") for run in (copy, learned))
-    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+def test_a_killed_arm_with_a_critic_goes_on_to_the_same_weights(learned: Path, like: Like, resumed: Resumed) -> None:
+    copy = resumed(learned, like(*SMALL, ARMS_OF), "offline-archer", gone=("offline-critic",))
+    archer = "checkpoints/seed0/offline-archer/model.safetensors"
+    assert same_weights(learned / archer, copy / archer)
 
 
 def test_return_conditioned_play_is_told_what_is_still_to_come(learned: Path) -> None:

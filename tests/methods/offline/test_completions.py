@@ -14,9 +14,9 @@ from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.players import RandomPlayer
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling, UserError
-from reflectrl.methods.offline.completions import onto_unit, step_dataset
-from reflectrl.methods.offline.config import OfflineConfig
-from reflectrl.methods.offline.reference_cache import reference_logprobs
+from reflectrl.methods.shared.offline.completions import onto_unit, step_dataset
+from reflectrl.methods.shared.offline.config import OfflineConfig
+from reflectrl.methods.shared.offline.reference_cache import reference_logprobs
 from reflectrl.models.players import Policy
 
 CONFIG = OfflineConfig()

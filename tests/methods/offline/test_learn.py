@@ -16,13 +16,13 @@ from reflectrl.core.players import RandomPlayer
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Sampling, UserError
 from reflectrl.learn.trainer import linear
-from reflectrl.methods.offline.algorithms import Item, items_of, losses_of, mean_loss
-from reflectrl.methods.offline.completions import Dataset, step_dataset
-from reflectrl.methods.offline.config import Algorithm, OfflineConfig
-from reflectrl.methods.offline.expert_iteration import play, train_expert_iteration
-from reflectrl.methods.offline.learn import train_offline
-from reflectrl.methods.offline.reference_cache import ReferenceCache, score_reference
-from reflectrl.methods.offline.reference_value import split
+from reflectrl.methods.expert_iteration import train_expert_iteration
+from reflectrl.methods.offline import play_tasks, train_offline
+from reflectrl.methods.shared.offline.algorithms import Item, items_of, losses_of, mean_loss
+from reflectrl.methods.shared.offline.completions import Dataset, step_dataset
+from reflectrl.methods.shared.offline.config import Algorithm, OfflineConfig
+from reflectrl.methods.shared.offline.reference_cache import ReferenceCache, score_reference
+from reflectrl.methods.shared.offline.reference_value import split
 from reflectrl.models.players import Policy
 from tests.methods.offline.texts import Text, texts
 
@@ -71,6 +71,10 @@ class TestItems:
         again = SAMPLES[0]._replace(reward=0.2)
         assert items_of(text([*SAMPLES[:3], again])[0], "pro") == [Item((0, 2, 1), (pytest.approx(0.6), 0.5, 0.0))]
 
+    def test_pro_imitates_the_answer_that_the_row_names(self, text: Any) -> None:
+        data = replace(text(SAMPLES[:3])[0], imitable=(False, True, False))
+        assert items_of(data, "pro") == [Item((0, 2, 1), (1.0, 0.5, 0.0), target=2)]
+
     @pytest.mark.parametrize("algorithm", ["dpo", "pro"])
     def test_nothing_to_compare_is_refused(self, text: Any, algorithm: Any) -> None:
         with pytest.raises(UserError, match=algorithm):
@@ -85,11 +89,15 @@ class TestLoss:
         items = items_of(data, algorithm)
         loss_N, noted = losses_of(data, cache, items, config)
         logp_N, lengths_N = cache.ref_logp_NT.sum(1), torch.tensor([len(a) for a in data.completions.answers])
-        weights_N = {"nll": torch.ones(18), "wbc": data.rewards_N, "r_lol": data.rewards_N}.get(algorithm)
+        by_reward = dict.fromkeys(("wbc", "r_lol", "r_lol_kl"), data.rewards_N)
+        weights_N = {"nll": torch.ones(18), **by_reward}.get(algorithm)
         if weights_N is None:
             weights_N = (data.rewards_N - 0.25).clamp_min(0)
         if algorithm == "dpo":
             expected_N = torch.full((len(items),), math.log(2))
+        elif algorithm == "dpo_ref_free":
+            margins_N = torch.stack([logp_N[one.rows[0]] - logp_N[one.rows[1]] for one in items])
+            expected_N = -torch.nn.functional.logsigmoid(config.beta * margins_N)
         elif algorithm == "pro":
             best = [item.rows[0] for item in items]
             sft_N = 0.05 * 4 * -logp_N[best]
@@ -244,7 +252,7 @@ class TestSteps:
         config = replace(CONFIG, algorithm=algorithm, steps=90, batch_size=16, lr=1e-2, sampling="good_priority")
 
         def evaluate() -> dict[str, float]:
-            played = play(policy.with_sampling(Sampling(0.0)), make_rooms, env.tasks("validation"), 1, 0)
+            played = play_tasks(policy.with_sampling(Sampling(0.0)), make_rooms, env.tasks("validation"), 1, 0)
             return {"success": sum(e.success for e in played) / len(played)}
 
         log = learned((data, cache), replace(config, eval_every=30), evaluate=evaluate)

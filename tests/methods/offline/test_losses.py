@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
-from reflectrl.methods.offline import losses
+from reflectrl.methods.shared.offline import losses
 
 settings.register_profile("quick", max_examples=50, deadline=None)
 settings.load_profile("quick")
@@ -146,6 +146,26 @@ def test_pro_by_hand():
     found, grad_KT = with_gradient(lambda x: losses.pro(x, lengths_K, rewards_K), LOGP)
     torch.testing.assert_close(found, torch.tensor(LN(13 / 5) + 0.05 * LN(8), dtype=torch.float64))
     torch.testing.assert_close(grad_KT, torch.tensor([[-8 / 13 - 0.05] * 2, [8 / 13] * 2], dtype=torch.float64))
+
+
+def test_pro_imitates_the_completion_that_is_named():
+    lengths_K, rewards_K = torch.tensor([2, 2]), torch.tensor([3.0, 1.0], dtype=torch.float64)
+    found = losses.pro(LOGP, lengths_K, rewards_K, target=1)
+    assert found.item() == pytest.approx(LN(13 / 5) + 0.05 * LN(5))
+
+
+def test_ratios_are_not_clipped_at_0():
+    ratios_NT = torch.tensor([[0.01, 5.0]])
+    assert losses.clipped(ratios_NT, 0).equal(ratios_NT)
+    assert not losses.outside(ratios_NT, 0).any()
+
+
+def test_r_lol_with_a_penalty_by_hand():
+    # A reward of 2 times ln 8, and a tenth of the distance to a reference of probability 1/4.
+    ref_NT = torch.tensor([[LN(1 / 2), LN(1 / 2)]], dtype=torch.float64)
+    found_N, grad_NT = with_gradient(lambda x: losses.r_lol_kl(x, ref_NT, torch.tensor([2.0]), 0.1), LOGP[:1])
+    torch.testing.assert_close(found_N, torch.tensor([2 * LN(8) + 0.1 * LN(2 / 8 * 2)], dtype=torch.float64))
+    torch.testing.assert_close(grad_NT, torch.full_like(grad_NT, -2 + 0.1))
 
 
 def test_pro_of_three_by_hand():

@@ -13,10 +13,10 @@ import torch
 
 from reflectrl.core.digests import DIGESTS
 from reflectrl.core.types import UserError
-from reflectrl.methods.offline import reference_cache
-from reflectrl.methods.offline.completions import Dataset
-from reflectrl.methods.offline.config import OfflineConfig
-from reflectrl.methods.offline.reference_cache import (
+from reflectrl.methods.shared.offline import reference_cache
+from reflectrl.methods.shared.offline.completions import Dataset
+from reflectrl.methods.shared.offline.config import OfflineConfig
+from reflectrl.methods.shared.offline.reference_cache import (
     CARD,
     TENSORS,
     Outcomes,

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from reflectrl.core.types import UserError
-from reflectrl.methods.offline.config import OfflineConfig
-from reflectrl.methods.offline.reference_value import PromptValue, fit_value, prompt_states, prompt_values, split
+from reflectrl.methods.shared.offline.config import OfflineConfig
+from reflectrl.methods.shared.offline.reference_value import PromptValue, fit_value, prompt_states, prompt_values, split
 
 Pair = Callable[..., tuple[Any, Any]]
 CONFIG = OfflineConfig(value_epochs=3, value_batch=4, value_lr=3e-3)

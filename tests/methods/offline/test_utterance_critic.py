@@ -14,15 +14,14 @@ from torch.nn.functional import one_hot
 from reflectrl.core.players import RandomPlayer
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling, UserError
-from reflectrl.methods.offline import utterance_critic
-from reflectrl.methods.offline.algorithms import items_of
-from reflectrl.methods.offline.completions import Dataset, step_dataset
-from reflectrl.methods.offline.config import OfflineConfig
-from reflectrl.methods.offline.expert_iteration import play
-from reflectrl.methods.offline.learn import train_offline
-from reflectrl.methods.offline.reference_cache import reference_logprobs
-from reflectrl.methods.offline.transitions import StepFeatures, Transitions, step_features, transitions
-from reflectrl.methods.offline.utterance_critic import cached_critic, fit_critic
+from reflectrl.methods.offline import play_tasks, train_offline
+from reflectrl.methods.shared.offline import utterance_critic
+from reflectrl.methods.shared.offline.algorithms import items_of
+from reflectrl.methods.shared.offline.completions import Dataset, step_dataset
+from reflectrl.methods.shared.offline.config import OfflineConfig
+from reflectrl.methods.shared.offline.reference_cache import reference_logprobs
+from reflectrl.methods.shared.offline.transitions import StepFeatures, Transitions, step_features, transitions
+from reflectrl.methods.shared.offline.utterance_critic import cached_critic, fit_critic
 from reflectrl.models.players import Policy
 from reflectrl.models.sharing import apart
 from tests.methods.offline.texts import Text, texts
@@ -240,7 +239,7 @@ def test_a_policy_learns_from_a_random_log(logged: Any, make_rooms: Any, tmp_pat
     policy, log = data.completions.policy.with_sampling(Sampling(0.0)), list[dict[str, float]]()
 
     def evaluate() -> dict[str, float]:
-        played = play(policy, make_rooms, make_rooms().tasks("validation"), 1, 0)
+        played = play_tasks(policy, make_rooms, make_rooms().tasks("validation"), 1, 0)
         return {"success": sum(episode.success for episode in played) / len(played)}
 
     train_offline(data, cache, config, 0, log.append, evaluate=evaluate)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from reflectrl.learn.examples import Example, completion_logits
-from reflectrl.methods.offline.completions import Dataset
+from reflectrl.methods.shared.offline.completions import Dataset
 
 
 class Text(NamedTuple):

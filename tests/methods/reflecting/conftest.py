@@ -20,9 +20,7 @@ from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.players import Policy, Reflector
 from reflectrl.models.scratch import save_scratch
 from reflectrl.models.sharing import pack
-from tests.runs.conftest import finished, like, recipe_file, said
 
-__all__ = ["finished", "like", "recipe_file", "said"]
 WAYS = ("left", "right")
 SIGNS = {"red": "left", "blue": "right"}
 """Which way is right, by the colour of the sign."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,15 @@ import reflectrl
 from reflectrl import runs as pipeline
 from reflectrl.core.types import UserError
 from reflectrl.methods import reflector_rejection
-from reflectrl.methods.reflecting.pair import trained_pair
 from reflectrl.methods.reflector_rl import ARMS as RL_ARMS
 from reflectrl.methods.reflector_rl import reflector_rl
+from reflectrl.methods.shared.reflecting import trained_pair
 from reflectrl.runs.artifact import Plan
 from reflectrl.runs.graph import planned
 from reflectrl.tools.exporting.agents import export_agent
+from tests.methods.conftest import Resumed, same_weights
 from tests.methods.reflecting.conftest import OnlyExpert, Signs
+from tests.runs.alone import of_methods, require_made_alone
 
 Like = Callable[..., Any]
 ARMS = {**RL_ARMS, **reflector_rejection.ARMS}
@@ -41,11 +42,6 @@ def learned(tmp_path_factory: pytest.TempPathFactory, like: Like) -> Path:
     return folder
 
 
-def same(one: Path, other: Path) -> bool:
-    before, after = load_file(one), load_file(other)
-    return all(torch.equal(tensor, after[name]) for name, tensor in before.items())
-
-
 def test_arms_start_from_the_trained_pair_and_a_pair_is_made_once(like: Like) -> None:
     made = planned(like(f"arms={','.join(ARMS)}", "seeds=0,1"))
     for seed in (0, 1):
@@ -53,6 +49,13 @@ def test_arms_start_from_the_trained_pair_and_a_pair_is_made_once(like: Like) ->
         assert all(made[f"reflecting {name} (seed {seed})"].inputs == pair for name in ARMS)
         assert len(made[f"reflecting both-rl (seed {seed})"].outputs) == 2
     assert not any("both-rl-reflector" in key for key in made)
+
+
+def test_each_artifact_is_made_from_its_inputs_alone(learned: Path, like: Like, tmp_path: Path) -> None:
+    recipe = like(*SMALL)
+    artifacts = of_methods(recipe)
+    assert len(artifacts) == 3
+    require_made_alone(recipe, learned, artifacts, tmp_path)
 
 
 def test_the_trained_reflector_is_loaded_and_exported(learned: Path, tmp_path: Path) -> None:
@@ -80,29 +83,10 @@ def test_the_curriculum_of_rejection_sampling_goes_on_with_its_rounds(learned: P
 
 
 @pytest.mark.parametrize("name", list(ARMS))
-def test_a_killed_run_goes_on_to_the_same_bytes(
-    learned: Path, tmp_path: Path, like: Like, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    from reflectrl.runs import metrics
-
-    copy, write = Path(shutil.copytree(learned, tmp_path / "copy")), metrics.MetricsFile.write
-    for folder in (copy / "checkpoints/seed0").glob(f"{name}*"):
-        shutil.rmtree(folder)
-    (copy / f"metrics/seed0-{name}.jsonl").unlink()
-
-    def until(file: Any, values: dict[str, Any]) -> None:
-        if (file.shared["arm"], values["step"]) == (name, 2):
-            raise KeyboardInterrupt
-        write(file, values)
-
-    monkeypatch.setattr(metrics.MetricsFile, "write", until)
-    with pytest.raises(KeyboardInterrupt):
-        pipeline.run(like(*SMALL), copy, "eval")
-    monkeypatch.setattr(metrics.MetricsFile, "write", write)
-    pipeline.run(like(*SMALL), copy, "eval")
-    assert (copy / "metrics.jsonl").read_bytes() == (learned / "metrics.jsonl").read_bytes()
+def test_a_killed_run_goes_on_to_the_same_bytes(learned: Path, like: Like, resumed: Resumed, name: str) -> None:
+    copy = resumed(learned, like(*SMALL), name, 2)
     for folder in (learned / "checkpoints/seed0").glob(f"{name}*"):
-        assert same(folder / "model.safetensors", copy / WEIGHTS.format(folder.name))
+        assert same_weights(folder / "model.safetensors", copy / WEIGHTS.format(folder.name))
 
 
 @pytest.mark.parametrize(

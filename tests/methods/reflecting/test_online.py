@@ -15,10 +15,10 @@ from reflectrl.core.episodes import from_line, to_line
 from reflectrl.core.prompts import reflector_prompt, tokenize
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.learn.trainer import Trainer, weights_of
-from reflectrl.methods.reflecting.config import ReflectingConfig
-from reflectrl.methods.reflecting.online import train_reflector, update_reflector
-from reflectrl.methods.reflecting.rollouts import ReflectionRollouts, reflection_of
-from reflectrl.methods.reflecting.sampled import SampledReflector
+from reflectrl.methods.reflector_rl import train_reflector, update_reflector
+from reflectrl.methods.shared.reflecting import ReflectingConfig
+from reflectrl.methods.shared.reflection_rollouts import ReflectionRollouts, reflection_of
+from reflectrl.methods.shared.sampled_reflector import SampledReflector
 from reflectrl.models.players import Policy, Reflector
 from tests.methods.reflecting.conftest import WAYS, Obedient, Signs, observations
 
@@ -202,7 +202,7 @@ def test_a_killed_training_ends_with_the_same_weights(pair: Pair, tmp_path: Path
 
 def test_the_better_action_is_that_of_the_state(pair: Pair) -> None:
     from reflectrl.learn.steps import flatten
-    from reflectrl.methods.reflecting.rollouts import better_actions, choice_gains
+    from reflectrl.methods.shared.reflection_rollouts import better_actions, choice_gains
 
     policy, reflector = pair()
     jobs = [Job(task, i) for i in range(4) for task in Signs().tasks("train")]

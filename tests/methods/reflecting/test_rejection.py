@@ -13,8 +13,7 @@ import torch
 from reflectrl.core.config import RLConfig
 from reflectrl.core.teach.outcomes import Tried
 from reflectrl.learn.trainer import weights_of
-from reflectrl.methods.reflecting.config import ReflectingConfig
-from reflectrl.methods.reflecting.rejection import (
+from reflectrl.methods.reflector_rejection import (
     State,
     draw_reflections,
     draw_states,
@@ -23,6 +22,7 @@ from reflectrl.methods.reflecting.rejection import (
     train_rejection,
     try_actions,
 )
+from reflectrl.methods.shared.reflecting import ReflectingConfig
 from reflectrl.models.players import Policy, Reflector
 from tests.methods.reflecting.conftest import SIGNS, Signs
 from tests.methods.reflecting.test_online import RL, Metrics, Pair, rollouts_of

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 import reflectrl
@@ -16,10 +15,12 @@ from reflectrl import runs as pipeline
 from reflectrl.core.episodes import read_episodes
 from reflectrl.core.types import UserError
 from reflectrl.methods import archer, linvit
-from reflectrl.methods.values.guided import ValueGuidedPolicy
+from reflectrl.methods.shared.guided import ValueGuidedPolicy
 from reflectrl.models.players import Policy
 from reflectrl.runs.graph import planned
 from reflectrl.tools.exporting.agents import export_agent
+from tests.methods.conftest import Resumed, same_weights
+from tests.runs.alone import of_methods, require_made_alone
 
 Like = Callable[..., Any]
 ARMS = {**archer.ARMS, **linvit.ARMS}
@@ -39,15 +40,12 @@ def learned(tmp_path_factory: pytest.TempPathFactory, like: Like) -> Path:
     return folder
 
 
-def same(one: Path, other: Path) -> bool:
-    before, after = load_file(one), load_file(other)
-    return all(torch.equal(tensor, after[name]) for name, tensor in before.items())
-
-
 def test_archer_moves_the_model_and_linvit_brings_a_critic(learned: Path) -> None:
     start = learned / WEIGHTS.format("policy")
-    assert not same(start, learned / WEIGHTS.format("archer")) and same(start, learned / WEIGHTS.format("linvit"))
-    assert same(learned / WEIGHTS.format("plain"), learned / WEIGHTS.format("linvit-no-reflection"))
+    assert not same_weights(start, learned / WEIGHTS.format("archer")) and same_weights(
+        start, learned / WEIGHTS.format("linvit")
+    )
+    assert same_weights(learned / WEIGHTS.format("plain"), learned / WEIGHTS.format("linvit-no-reflection"))
     assert not (learned / HEADS.format("archer")).exists()
     assert {name.split(".")[0] for name in load_file(learned / HEADS.format("linvit"))} == {"q", "v"}
 
@@ -59,6 +57,13 @@ def test_arms_start_from_the_trained_pair(like: Like) -> None:
             assert graph[f"values {name} (seed {seed})"].inputs == (f"sft reflector (seed {seed})", f"sft policy (seed {seed})")  # fmt: skip  # noqa: E501
             plain = graph[f"values {name}-no-reflection (seed {seed})"]
             assert plain.inputs == (f"sft plain (seed {seed})",)
+
+
+def test_each_artifact_is_made_from_its_inputs_alone(learned: Path, like: Like, tmp_path: Path) -> None:
+    recipe = like(*SMALL)
+    artifacts = of_methods(recipe)
+    assert len(artifacts) == 3
+    require_made_alone(recipe, learned, artifacts, tmp_path)
 
 
 def test_they_read_reflections_where_they_are_to(learned: Path) -> None:
@@ -106,29 +111,11 @@ def test_a_checkpoint_that_lost_its_critic_is_refused(learned: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["archer", "linvit"])
-def test_a_killed_run_goes_on_to_the_same_bytes(
-    learned: Path, tmp_path: Path, like: Like, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    from reflectrl.runs import metrics
-
-    copy, write = Path(shutil.copytree(learned, tmp_path / "copy")), metrics.MetricsFile.write
-    shutil.rmtree(copy / "checkpoints/seed0" / name)
-    (copy / f"metrics/seed0-{name}.jsonl").unlink()
-
-    def until(file: Any, values: dict[str, Any]) -> None:
-        if (file.shared["arm"], values["step"]) == (name, 2):
-            raise KeyboardInterrupt
-        write(file, values)
-
-    monkeypatch.setattr(metrics.MetricsFile, "write", until)
-    with pytest.raises(KeyboardInterrupt):
-        pipeline.run(like(*SMALL), copy, "eval")
-    monkeypatch.setattr(metrics.MetricsFile, "write", write)
-    pipeline.run(like(*SMALL), copy, "eval")
-    assert (copy / "metrics.jsonl").read_bytes() == (learned / "metrics.jsonl").read_bytes()
+def test_a_killed_run_goes_on_to_the_same_bytes(learned: Path, like: Like, resumed: Resumed, name: str) -> None:
+    copy = resumed(learned, like(*SMALL), name, 2)
     for kind in (WEIGHTS, HEADS):
         if (learned / kind.format(name)).exists():
-            assert same(learned / kind.format(name), copy / kind.format(name))
+            assert same_weights(learned / kind.format(name), copy / kind.format(name))
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling, UserError
 from reflectrl.learn.steps import flatten
 from reflectrl.learn.trainer import weights_of
-from reflectrl.methods.values.buffer import END, TransitionBuffer
-from reflectrl.methods.values.features import choice_table, read_states
+from reflectrl.methods.shared.buffer import END, TransitionBuffer
+from reflectrl.methods.shared.features import choice_table, read_states
 from reflectrl.models.players import Policy
 from reflectrl.models.sharing import apart
 
@@ -47,7 +47,7 @@ def test_features_stand_behind_the_prompt_and_behind_each_action(tiny: Tiny, pla
     with torch.no_grad():
         for i, (prompt, actions) in enumerate(buffer.questions):
             for k, action in enumerate(actions):
-                answer = policy.answers(actions).ids[k][:1] if scoring == "enumeration" else lm.encode(f" {action}")
+                answer = policy.candidates(actions).ids[k][:1] if scoring == "enumeration" else lm.encode(f" {action}")
                 alone = lm.backend.read(apart([prompt, (*prompt, *answer)]))
                 torch.testing.assert_close(buffer.states_SD[i], alone[0], atol=1e-5, rtol=1e-5)
                 torch.testing.assert_close(buffer.actions_SAD[i, k], alone[1], atol=1e-5, rtol=1e-5)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from reflectrl.learn.losses import categorical_kl, reinforce_loss
-from reflectrl.methods.values.critic import (
+from reflectrl.methods.shared.critic import (
     expected_value,
     follow,
     guided_logp,

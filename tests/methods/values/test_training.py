@@ -17,11 +17,11 @@ from reflectrl.core.types import Sampling
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.trainer import weights_of
 from reflectrl.learn.validation import success_rate
-from reflectrl.methods.values.archer import train_archer
-from reflectrl.methods.values.config import ValuesConfig
-from reflectrl.methods.values.critic import make_critic
-from reflectrl.methods.values.guided import ValueGuidedPolicy
-from reflectrl.methods.values.linvit import train_linvit
+from reflectrl.methods.archer import train_archer
+from reflectrl.methods.linvit import train_linvit
+from reflectrl.methods.shared.critic import make_critic
+from reflectrl.methods.shared.guided import ValueGuidedPolicy
+from reflectrl.methods.shared.values import ValuesConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy
 

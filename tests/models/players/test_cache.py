@@ -241,9 +241,9 @@ def test_a_step_encodes_the_new_history_and_its_suffix_whatever_its_number(
         history = len(policy_lm.encode(live.observation.history))
         branches = 0
         if scoring == "options":
-            branches = len(option_trie(policy.answers(live.observation.actions)).trie.ids)
+            branches = len(option_trie(policy.candidates(live.observation.actions)).trie.ids)
         elif scoring != "enumeration":
-            branches = len(make_trie(policy.answers(live.observation.actions).ids).ids)
+            branches = len(make_trie(policy.candidates(live.observation.actions).ids).ids)
         if step > 1:  # the first history is too short to be worth keeping
             assert shared_length(before, prompt) == shared_length(asked_before, asked) == past
             assert chosen.encoded == len(prompt) - past + branches

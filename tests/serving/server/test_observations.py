@@ -50,7 +50,8 @@ def test_a_conversation_makes_the_history_that_environments_write() -> None:
         {"role": "assistant", "content": "open door", "reasoning_content": "It may be behind."},
         {"role": "user", "content": [{"type": "text", "text": part} for part in ("A garden.\n", "Actions:\n- dig")]},
     ]
-    assert read(messages=messages) == Observation("Find the key.\nA hall.\n> open door\n", "A garden.\n", ("dig",))
+    history = "Find the key.\nA hall.\n> open door\n"
+    assert read(messages=messages) == Observation(history, "A garden.\n", ("dig",), "It may be behind.")
 
 
 def test_the_last_heading_counts() -> None:

@@ -15,8 +15,8 @@ from reflectrl.api import load_agent
 from reflectrl.cli import main
 from reflectrl.core.players.simple import RandomPlayer
 from reflectrl.core.types import Sampling, UserError
-from reflectrl.methods.values.critic import make_critic
-from reflectrl.methods.values.guided import ValueGuidedPolicy
+from reflectrl.methods.shared.critic import make_critic
+from reflectrl.methods.shared.guided import ValueGuidedPolicy
 from reflectrl.models.players import Policy, Reflector
 from reflectrl.tools.browser.export import Exported, notes, playable
 from reflectrl.tools.browser.runtime import FILES, PACKAGES, find_runtime

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,24 @@ def test_an_arm_without_reflections(finished: Path, tmp_path: Path) -> None:
     assert main(["play", "corridor", "--player", f"{tmp_path / 'sft'}:sft"]) == 0
     with pytest.raises(UserError, match="is an agent of the arm 'sft', not 'reflect-rl'"):
         reflectrl.load_agent(tmp_path / "sft", "reflect-rl")
+
+
+def test_numpy_alone_decides_as_torch_does(finished: Path, tmp_path: Path) -> None:
+    export_agent(finished, "sft", 0, tmp_path / "agent")
+    states, options = ["A F\nF G\nLast: none\n", "F F\nA G\nLast: down\n"], ["left", "down", "right"]
+    agent = reflectrl.load_agent(tmp_path / "agent")
+    expected = [agent.decide(state, options) for state in states]
+    code = (
+        "import sys, json, reflectrl\n"
+        f"agent = reflectrl.load_agent({str(tmp_path / 'agent')!r}, runtime='numpy')\n"
+        f"found = [agent.decide(state, {options!r}) for state in {states!r}]\n"
+        "print(json.dumps([agent.name, 'torch' in sys.modules, [[one.choice, one.confidence] for one in found]]))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    name, imported, found = json.loads(said)
+    assert (name, imported) == ("sft", False)
+    assert [choice for choice, _ in found] == [decision.choice for decision in expected if decision]
+    assert [p for _, p in found] == pytest.approx([d.confidence for d in expected if d], abs=1e-2)
 
 
 def test_two_adapters_on_one_backbone(like: Callable[..., Recipe], small_model: Path, tmp_path: Path) -> None:

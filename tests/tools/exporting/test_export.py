@@ -21,7 +21,7 @@ from reflectrl.runs.card import Card, read_card
 from reflectrl.runs.players import load_players
 from reflectrl.runs.runner import run_recipe
 from reflectrl.tools.exporting.publishing import model_card
-from tests.methods.pretrained.test_arms import SMALL
+from tests.tools.pretrained.test_arms import SMALL
 
 IDS = (5, 9, 33, 7, 4)
 

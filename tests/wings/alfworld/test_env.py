@@ -17,6 +17,7 @@ from reflectrl.wings.alfworld.env import AlfworldEnv
 from reflectrl.wings.alfworld.game import SHORT_NAMES, TYPES, Game, to_json
 from reflectrl.wings.alfworld.house import House
 from reflectrl.wings.alfworld.importing import generate_games
+from reflectrl.wings.alfworld.notes import ranges
 from reflectrl.wings.alfworld.reading import compile_game
 from reflectrl.wings.alfworld.variants import redrawn
 from tests.wings.alfworld.houses import kitchen
@@ -205,8 +206,32 @@ class TestPlaying:
         recent = "> go to countertop 1" + whole.history().partition(way[1])[2]
         assert short.state().removesuffix(whole.state()) == recent
         check_text_env(short)
-        with pytest.raises(UserError, match="status must be on"):
-            AlfworldEnv(games=store, recall=1, status=False)
+
+    def test_without_status_a_short_recall_hides_all_that_was_seen_before(self, store: str) -> None:
+        env = AlfworldEnv(games=store, recall=1, status=False, analysis="belief")
+        play(env, task_of(env, "place"))
+        introduction = env.history()
+        assert introduction.startswith("-= Welcome") and "Your task is to: " in introduction and env.state() == ""
+        play(env, task_of(env, "place"), "go to fridge 1", "go to countertop 1", "take mug 2 from countertop 1")
+        assert env.history() == introduction
+        assert env.state().splitlines() == [
+            "> take mug 2 from countertop 1",
+            "You pick up the mug 2 from the countertop 1.",
+        ]
+        check_text_env(env)
+
+    def test_the_analyst_can_write_notes_of_what_was_seen_and_done(self, store: str) -> None:
+        env = AlfworldEnv(games=store, recall=1, status=False, analysis="belief")
+        play(env, task_of(env, "place"))
+        assert env.teacher.analyse(env).startswith("Holding nothing, at nowhere. Next: go to ")
+        play(env, task_of(env, "place"), "go to fridge 1", "go to countertop 1", "take mug 2 from countertop 1")
+        notes, _, command = env.teacher.analyse(env).partition(" Next: ")
+        assert notes == "Holding mug 2, at countertop 1. Searched countertop 1."  # the fridge is shut
+        assert command == env.legal_actions()[env.teacher.expert_action(env)]
+
+    def test_notes_list_numbers_in_ranges(self) -> None:
+        places = ["cabinet 1", "cabinet 2", "cabinet 3", "cabinet 5", "drawer 2", "shelf 7", "shelf 8"]
+        assert ranges(places) == ["cabinet 1-3 5", "drawer 2", "shelf 7-8"]
 
     def test_the_paper_dialect_has_its_own_words(self, store: str) -> None:
         env = AlfworldEnv(games=store, dialect="paper")

@@ -52,6 +52,24 @@ def test_the_papers_commands_are_those_of_the_folder(library: str) -> None:
     assert set(env.legal_actions()) == {"cd ..", *(f"{v} {f}.py" for v in ("cat", "id") for f in ("cages", "feeding"))}
 
 
+def test_a_question_may_name_its_file(library: str) -> None:
+    env = AutoExploreEnv(library, actions="paper", easy=True)
+    one = task(env, "test")
+    play(env, one)
+    assert f"Question: Find {one.payload['gold'][0]}" in env.observe().text
+
+
+def test_the_first_step_alone_may_be_the_task(library: str) -> None:
+    env = AutoExploreEnv(library, actions="paper", first_step=True)
+    one = task(env, "test")
+    play(env, one)
+    right = env.legal_actions()[env.teacher.expert_action(env)]
+    wrong = next(action for action in env.legal_actions() if action != right)
+    for action, pay in ((right, (H - 1) / H), (wrong, (-H - 1) / H)):
+        [(reward, done, info)] = play(env, one, action)
+        assert (reward, done, info["success"]) == (pytest.approx(pay), True, action == right)
+
+
 def test_a_file_that_was_read_is_not_offered_for_reading_again(library: str) -> None:
     env = AutoExploreEnv(library, actions="paper")
     play(env, task(env, "test"), "cat README.md")

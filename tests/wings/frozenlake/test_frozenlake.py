@@ -235,10 +235,20 @@ def test_the_analyst_names_the_route_the_holes_and_what_the_last_action_did():
     assert "Last move up was a mistake, turn back. Next down." in said(["down", "up"])
 
 
+def test_the_analyst_writes_out_the_search_wave_by_wave():
+    """On gymnasium's 4x4 map: SFFF, FHFH, FFFH, HFFG."""
+    env = FrozenLakeEnv(analysis="waves")
+    env.reset(options={"task": Task("t", "frozenlake", {"map": list(STANDARD["4x4"])})})
+    assert env.teacher.analyse(env) == "d4, c4, c3 b4, c2 b3, c1 a3, b1 d1 a2, a1. Next down."
+    env.step(ACTIONS.index("down"))
+    assert env.teacher.analyse(env) == "d4, c4, c3 b4, c2 b3, c1 a3, b1 d1 a2. Next down."
+
+
 @pytest.mark.parametrize(
     "make",
     [
         FrozenLakeEnv,
+        partial(FrozenLakeEnv, "random", train=20, validation=5, test=5, analysis="waves"),
         partial(FrozenLakeEnv, "8x8", rules=True, history=True),
         partial(FrozenLakeEnv, "8x8", slippery=True),
         partial(FrozenLakeEnv, "4x4", slippery=True, history=True),
@@ -256,6 +266,8 @@ def test_it_keeps_the_promises_of_an_environment(make):
         ({"maps": "4x5"}, "frozenlake: unknown maps '4x5' (did you mean '4x4'?)"),
         ({"maps": "random", "holes": 1.0}, "holes in [0, 1), not 6 and 1.0"),
         ({"maps": "random", "size": 1}, "size must be in 2..16"),
+        ({"slippery": True, "analysis": "waves"}, "'waves' is a search on dry ice"),
+        ({"analysis": "wave"}, "unknown analysis 'wave' (did you mean 'waves'?)"),
         ({"view": "arround"}, "unknown view 'arround' (did you mean 'around'?)"),
         ({"train": -1}, "split sizes must be positive"),
     ],

@@ -2,8 +2,9 @@
 
 import importlib.util
 import re
+import shutil
 import sys
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -460,3 +461,69 @@ def test_walks_of_a_student_are_labelled_with_every_distance(tmp_path):
     steps = [step for episode in walks for step in episode.steps]
     assert steps and all(step.questions and step.target in step.best for step in steps)
     assert all(len(step.preferences) == len(step.observation.actions) for step in steps)
+
+
+# ---- domains whose data is downloaded --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def downloads(tmp_path, monkeypatch):
+    """A working folder with made-up words and articles, as `beelinebench download` lays them out."""
+    words, articles = tmp_path / "data" / "words", tmp_path / "data" / "wikispeedia" / "wikispeedia_paths-and-graph"
+    words.mkdir(parents=True)
+    articles.mkdir(parents=True)
+    (words / "sgb-words.txt").write_text("\n".join(map("".join, product("abc", repeat=5))))
+    # Article i leads to i + 1 and back to i // 2, so that some ways are long.
+    links = [(f"Article_{i}", f"Article_{j}") for i in range(60) for j in (i + 1, i // 2) if i != j < 60]
+    (articles / "links.tsv").write_text("# made up\n" + "".join(f"{one}\t{other}\n" for one, other in links))
+    (articles / "categories.tsv").write_text("".join(f"Article_{i}\tsubject.Kind{i % 3}\n" for i in range(60)))
+    games = [f"u\t0\t9\tArticle_{i};Article_{j}\t1\n" for i in range(60) for j in range(60) if i + 3 <= j]
+    (articles / "paths_finished.tsv").write_text("".join(games))
+    monkeypatch.setenv("BEELINEBENCH_HOME", str(tmp_path))
+    trials.problem.cache_clear()
+    trials.downloaded.cache_clear()
+    trials.official_pairs.cache_clear()
+    yield tmp_path
+    trials.problem.cache_clear()
+    trials.downloaded.cache_clear()
+    trials.official_pairs.cache_clear()
+
+
+@pytest.mark.parametrize("domain", trials.DOWNLOADED)
+class TestDownloaded:
+    def test_distances_and_walks_are_the_packages(self, downloads, domain):
+        problem = trials.problem(domain, TRIAL)
+        states = reachable(problem, 60)
+        shortest = search.distances_to_goal(start=problem.start, moves=problem.moves, solved=problem.solved)
+        assert distances(problem)(states) == [shortest.get(state) for state in states]
+        way = plan(problem, problem.start, distances(problem))
+        assert len(way) == shortest[problem.start] and problem.solved(way[-1].state)
+
+    def test_both_environments_keep_their_promises(self, downloads, domain):
+        check_text_env(lambda: FrontierEnv([domain], **FEW))
+        check_text_env(lambda: WalkEnv([domain], **FEW))
+
+    def test_the_benchmarks_question_is_read(self, downloads, domain):
+        problem = trials.problem(domain, TRIAL)
+        options = [problem.render(state) for state in problem.moves(problem.start)]
+        question, texts = shorten(problem.objective, problem.context, options)
+        env = FrontierEnv([domain], **FEW)
+        [task] = [task for task in env.tasks("validation") if task.payload["trial"] == TRIAL]
+        env.reset(options={"task": task})
+        assert env.state() == question and len(set(texts)) == len(options)
+        assert set(env.legal_actions()) <= set(texts)
+
+    def test_training_leaves_out_official_pairs(self, downloads, domain):
+        first = trials.FIRST_TRIAL["train"]
+        pairs = {
+            trial: (trials.problem(domain, trial).start, trials.problem(domain, trial).objective)
+            for trial in (1, first)
+        }
+        assert pairs[1] != pairs[first]
+        assert trials.is_left_out(domain, 1) and not trials.is_left_out(domain, first)
+
+    def test_missing_data_is_one_line(self, downloads, domain):
+        trials.downloaded.cache_clear()
+        shutil.rmtree(downloads / "data")
+        with pytest.raises(UserError, match=f"{domain} needs data that is not in .*beelinebench download"):
+            FrontierEnv([domain], **FEW)

@@ -8,7 +8,7 @@ import pytest
 from reflectrl.cli import main
 from reflectrl.core.config import ModelConfig
 from reflectrl.core.types import UserError
-from reflectrl.methods.offline.config import OfflineConfig
+from reflectrl.methods.shared.offline.config import OfflineConfig
 from reflectrl.wings.text.pipeline.from_samples import train_on_samples
 from reflectrl.wings.text.samples.writing import LineFile
 from tests.runs.test_links import link

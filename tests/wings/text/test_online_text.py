@@ -24,14 +24,14 @@ from reflectrl.learn.online import update
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
-from reflectrl.methods.offline.config import OfflineConfig
+from reflectrl.methods.shared.offline.config import OfflineConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.wings.text.learn.online_text import RunningScale, draw_prompts, train_online_text
 from reflectrl.wings.text.learn.text_batch import lengths_of, make_batch, token_advantages, token_slices
 from reflectrl.wings.text.learn.text_dataset import text_dataset
-from reflectrl.wings.text.learn.written import Written, write
+from reflectrl.wings.text.learn.written import Completion, write
 from reflectrl.wings.text.rewards import build
 from reflectrl.wings.text.samples.orders import orders
 from reflectrl.wings.text.samples.sample import Sample
@@ -74,7 +74,7 @@ def train(lm: LanguageModel, config: RLConfig = CONFIG, seed: int = 0, **more: A
     return log
 
 
-def written(lm: LanguageModel, temperature: float = 1.0, draws: int = 1) -> list[Written]:
+def written(lm: LanguageModel, temperature: float = 1.0, draws: int = 1) -> list[Completion]:
     prompts = [sample for sample in PROMPTS for _ in range(draws)]
     generators = [np.random.default_rng(i) for i in range(len(prompts))]
     return write(lm, prompts, Sampling(temperature), generators, LENGTHS.completion_tokens, LENGTHS.prompt_tokens)
@@ -157,7 +157,7 @@ class TestRewards:
             critic.out.bias.fill_(0.5)  # the critic expects 0.5 everywhere
             for weight in reference.parameters():
                 weight += 0.05
-        row = Written(PROMPTS[0], Example((5, 6, 7, 8, 9), 3), (-1.0, -2.0))
+        row = Completion(PROMPTS[0], Example((5, 6, 7, 8, 9), 3), (-1.0, -2.0))
         config = replace(CONFIG, gamma=0.5, gae_lambda=0.8, kl_coef=0.3)
         batch = make_batch(lm, reference, critic, [row], torch.tensor([2.0]), config)
         with torch.no_grad():

@@ -47,8 +47,9 @@ class TeachConfig:
     them. 0 means all."""
     noise: Annotated[tuple[Share, ...], Listed(distinct=False)] = (0.0, 0.5)
     """Shares of random actions. The teacher plays every task once with each share."""
-    negatives: Natural = 2
-    """Number of wrong actions inserted per taught task. Each gives one negative example."""
+    negatives: Natural | Literal["all"] = 2
+    """Number of wrong actions inserted per taught task. Each gives one negative example. "all" perturbs every action of
+    the expert's path once."""
     unsafe_noise: bool = False
     """Let random actions end the episode (a crash). Otherwise, noise avoids actions that end it without success."""
 
@@ -186,6 +187,8 @@ class RLConfig:
     policy."""
     critic_lr: Positive = 3e-3
     """Learning rate of the critic."""
+    critic_every: Count = 1
+    """Number of updates per update of the critic. Above 1, the critic keeps its weights in the updates between."""
     critic_coef: NonNegative = 0.5
     """Weight of the value loss."""
     entropy_coef: NonNegative = 0.01
@@ -193,12 +196,21 @@ class RLConfig:
     token."""
     entropy_floor: NonNegative = 0.0
     """Entropy (nats) up to which a step gets the entropy bonus; 0 gives it to all steps."""
+    entropy_in: Literal["loss", "returns"] = "loss"
+    """Place of the entropy bonus: a term of the "loss", or part of the learner's rewards, so that the "returns" of a
+    step include the bonuses of all later steps. (Agents only.)"""
+    brier_coef: NonNegative = 0.0
+    """Weight of the Brier score of each choice: the squared difference between its probability and 1 or 0, for an
+    episode that was won or not. It keeps probabilities honest, since reward alone makes them extreme, and costs some
+    success ([calibration.md](calibration.md)). (Agents only.)"""
     kl_coef: NonNegative = 0.05
     """Weight of the KL divergence from the policy before RL, over the legal actions. In text tasks, it is a penalty on
     each token's log-ratio to that policy, subtracted from rewards that are divided by their running standard deviation.
     With 0, the policy before RL is not kept in memory."""
     lr: Positive = 2e-4
     """Learning rate of AdamW."""
+    optimizer: Literal["adamw", "adam"] = "adamw"
+    """Optimiser: "adamw", or "adam", whose weight decay is a penalty in the gradient (L2)."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning-rate schedule over the updates: "constant", "linear" to 0, or along a "cosine" to a tenth."""
     warmup: Share = 0.0
@@ -208,7 +220,7 @@ class RLConfig:
     multiplied by 1.5 after an update that moved the policy by less than half the target, and divided by 1.5 after one
     with more than twice the target. 0 turns this off."""
     weight_decay: NonNegative = 0.0
-    """Decoupled weight decay (AdamW)."""
+    """Weight decay: decoupled for AdamW, an L2 penalty for Adam."""
     max_grad_norm: Positive = 0.3
     """Largest norm of the gradient; a larger gradient is scaled down to it."""
     minibatch: Count = 64
@@ -218,6 +230,8 @@ class RLConfig:
     """Size of the replay buffer, which keeps successful episodes; 0 turns replay off."""
     replay_episodes: Natural = 8
     """Episodes drawn from the replay buffer per iteration."""
+    replay_repeats: bool = False
+    """Draw replayed episodes with replacement, so a buffer with fewer episodes gives each of them several times."""
     self_imitation: bool = False
     """Self-imitation learning: draw replayed episodes more often if they turned out better than expected, and learn
     only from their good steps, as if the current policy had chosen them."""
@@ -227,6 +241,9 @@ class RLConfig:
     curriculum: Literal["none", "equal", "gate"] = "equal"
     """"none": only the last stage. "equal": every stage gets an equal share of the updates. "gate": the next stage
     begins at a success rate (`gate`)."""
+    stages: tuple[str, ...] = ()
+    """Stages to train on, in this order; empty means all stages of the environment. "a+b" merges two stages into one,
+    whose tasks are those of both."""
     rehearsal: Annotated[float, Range(least=0, below=1)] = 0.25
     """Share of an update's episodes that come from other stages, so that those are not forgotten."""
     gate: Share = 0.9

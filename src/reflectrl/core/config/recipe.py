@@ -22,7 +22,7 @@ from reflectrl.core.config.rules import (
     Positive,
     Range,
 )
-from reflectrl.core.plugins import method_modules, names, resolve
+from reflectrl.core.plugins import names, resolve, table_modules
 
 LEAST_CONTEXT = 32
 """Shortest context that a model may have, in tokens. The fixed words of a prompt and two actions take as many."""
@@ -167,6 +167,9 @@ class EvalConfig:
 class PlayConfig:
     """Settings of writing and choosing, both in training and in evaluation."""
 
+    reflection: Literal["fresh", "carried"] = "fresh"
+    """Memory of the reflector: it reads the observation alone ("fresh"), or its previous reflection of the episode too
+    ("carried"), so that it can keep notes about what is no longer shown ([memory.md](memory.md))."""
     reflection_tokens: Count = 100
     """Longest reflection, in tokens. A reflection ends earlier at end-of-text."""
     reflection_temperature: NonNegative = 0.0
@@ -188,9 +191,9 @@ class PlayConfig:
 
 
 def brought() -> dict[str, type]:
-    """Return the sections of methods and of installed packages: name → type, a dataclass or a `FreeSection`."""
+    """Return the sections of our rooms and of installed packages: name → type, a dataclass or a `FreeSection`."""
     sections = {name: resolve("recipe_sections", name) for name in names("recipe_sections")}
-    for module in method_modules():
+    for module in table_modules():
         sections |= getattr(module, "SECTIONS", {})
     return dict(sorted(sections.items()))
 

@@ -9,7 +9,9 @@ import inspect
 import itertools
 import sys
 import textwrap
+import types
 import typing
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from reflectrl.core.config import files, recipe
@@ -139,13 +141,19 @@ def _keys_of(kind: type, section: str) -> list[Key]:
 
 def _descriptions(kind: type) -> dict[str, str]:
     """Return field → the string below it in the source, which Python itself discards."""
-    found = {}
-    [definition] = ast.parse(inspect.getsource(kind)).body
-    for field, text in itertools.pairwise(definition.body):  # type: ignore[attr-defined]
+    descriptions = {}
+    for field, text in itertools.pairwise(_classes_in(inspect.getfile(kind))[kind.__name__].body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                found[name] = " ".join(words.split())
-    return found
+                descriptions[name] = " ".join(words.split())
+    return descriptions
+
+
+@functools.cache
+def _classes_in(file: str) -> dict[str, ast.ClassDef]:
+    """Return the classes of a source file by name. `inspect.getsource` would parse the file again for each of them."""
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _words(hint: Any) -> str:
@@ -155,6 +163,8 @@ def _words(hint: Any) -> str:
         return rule if isinstance(arguments[1], Matching) else f"{kind}, {rule.removeprefix('a list of ')}"
     if origin is Literal:
         return " or ".join(f"`{choice}`" for choice in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(_words, arguments))
     if origin is tuple:
         return f"list (each {_words(arguments[0])})"
     return {int: "whole number", float: "number", bool: "true or false", str: "text"}.get(hint, "table")

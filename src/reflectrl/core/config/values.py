@@ -103,7 +103,8 @@ def without_removed(section: Any, prefix: str) -> Any:
 def convert(hint: Any, value: Any, where: str, key: str) -> Any:
     """Convert `value` to the type of a field or a parameter.
 
-    Known types: bool, int, float, str, Literal, tuple[X, ...], Mapping, dataclasses, and Annotated with rules.
+    Known types: bool, int, float, str, Literal, tuple[X, ...], Mapping, dataclasses, Annotated with rules, and another
+    type or a Literal (in this order).
 
     Raises:
         UserError: the value has another type, or breaks a rule.
@@ -122,6 +123,9 @@ def convert(hint: Any, value: Any, where: str, key: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return _one_of(arguments, value, where, key)
+    if origin in (typing.Union, types.UnionType):
+        other, words = arguments
+        return str(value) if value in typing.get_args(words) else convert(other, value, where, key)
     if origin is tuple:
         return tuple(
             convert(arguments[0], item, where, f"{key}[{i}]") for i, item in enumerate(_items(value, where, key))

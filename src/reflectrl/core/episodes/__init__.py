@@ -1,7 +1,7 @@
 """The log of episodes, one JSON line each, and views of it: pure functions from episodes to training rows."""
 
 from reflectrl.core.episodes.log import EpisodeLog, drop_half_line, merge, read_episodes, task_key
-from reflectrl.core.episodes.logged import successes, with_reflections, without_reflections
+from reflectrl.core.episodes.logged import successes, with_carried, with_reflections, without_reflections
 from reflectrl.core.episodes.schema import SCHEMA, from_line, to_line
 from reflectrl.core.episodes.told import ToldEpisode, ToldStep, told
 from reflectrl.core.episodes.views import (
@@ -34,6 +34,7 @@ __all__ = [
     "task_key",
     "to_line",
     "told",
+    "with_carried",
     "with_reflections",
     "without_reflections",
 ]

@@ -24,7 +24,23 @@ def with_reflections(episodes: Iterable[Episode]) -> Iterator[Episode]:
     return (episode for episode in episodes if all(step.reflection is not None for step in episode.steps))
 
 
+def with_carried(episodes: Iterable[Episode]) -> Iterator[Episode]:
+    """Yield the episodes with the latest reflection in each observation, as a reflector that carries it would read it.
+
+    An episode that such a reflector has played is left as it is: its observations hold the texts that were read.
+    """
+    for episode in episodes:
+        if any(step.observation.carried for step in episode.steps):
+            yield episode
+            continue
+        steps, carried = list[Step](), ""
+        for step in episode.steps:
+            steps.append(replace(step, observation=replace(step.observation, carried=carried)))
+            carried = carried if step.reflection is None else step.reflection
+        yield replace(episode, steps=tuple(steps))
+
+
 def _acting(step: Step) -> Step:
     # The prompt that was read contains the reflection, so it is not the prompt of the step without it.
     turns = (replace(turn, prompt_ids=()) for turn in step.turns if turn.choice is not None)
-    return replace(step, turns=tuple(turns))
+    return replace(step, observation=replace(step.observation, carried=""), turns=tuple(turns))

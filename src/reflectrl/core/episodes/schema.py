@@ -21,6 +21,8 @@ SCHEMA = 2
 UNSAVED = ("prompt_ids", "cut_off")
 """Attributes that stay in memory. Another model would read another prompt, so a file must not fix it. The point at
 which an episode was cut off serves a critic, which learns from fresh episodes."""
+LEFT_OUT = ("carried",)
+"""Attributes that are written only if they are not empty, so that other lines are the same as in earlier versions."""
 
 
 def to_line(episode: Episode) -> str:
@@ -35,7 +37,7 @@ def to_line(episode: Episode) -> str:
 
 def _saved(value: Any) -> dict[str, Any]:
     """Return the attributes of an object that are written."""
-    return {name: item for name, item in vars(value).items() if name not in UNSAVED}
+    return {k: item for k, item in vars(value).items() if k not in UNSAVED and (item or k not in LEFT_OUT)}
 
 
 def from_line(line: str) -> Episode:

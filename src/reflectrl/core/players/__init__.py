@@ -3,7 +3,7 @@
 Those with a language model are in `models.players`.
 """
 
-from reflectrl.core.players.base import LiveEpisode, Player
+from reflectrl.core.players.base import LiveEpisode, Player, carries
 from reflectrl.core.players.simple import (
     AnalystPlayer,
     BaselinePlayer,
@@ -15,5 +15,5 @@ from reflectrl.core.players.simple import (
 
 __all__ = [
     "AnalystPlayer", "BaselinePlayer", "ExpertPlayer", "LiveEpisode", "OraclePlayer", "Player", "RandomPlayer",
-    "ScriptedPlayer",
+    "ScriptedPlayer", "carries",
 ]  # fmt: skip

@@ -44,9 +44,15 @@ class LiveEpisode:
 class Player(Protocol):
     """Anything that can choose actions, or write reflections before another player chooses.
 
-    A turn with a `choice` is an action, and a turn without a choice is a reflection.
+    A turn with a `choice` is an action, and a turn without a choice is a reflection. A reflector with an attribute
+    `carries` that is true reads its previous reflection again, in `observation.carried` (see `carries`).
     """
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
         """Take one turn per episode, in the same order. All randomness must come from the episodes' own `rng`."""
         ...
+
+
+def carries(reflector: Player | None) -> bool:
+    """Return whether a reflector reads its previous reflection. Whoever steps the episode then has to hand it over."""
+    return bool(getattr(reflector, "carries", False))

@@ -51,13 +51,21 @@ def template(name: str) -> Template:
 @lru_cache(maxsize=8)
 def _parts(name: str) -> tuple[str, ...]:
     """Return the pieces of a template's text between its variables. Joining them is faster than rendering."""
-    return tuple(template(name).render(state="\0", reflection="\0", actions="\0", question="\0").split("\0"))
+    return tuple(
+        template(name).render(state="\0", carried="\0", reflection="\0", actions="\0", question="\0").split("\0")
+    )
 
 
 def reflector_prompt(observation: Observation) -> Prompt:
-    """Build the reflector's prompt. The reflector continues it with an analysis, and ends with end-of-text."""
-    before, after = _parts("reflect.j2")
-    return Prompt(observation.history, before + observation.state + after)
+    """Build the reflector's prompt. The reflector continues it with an analysis, and ends with end-of-text.
+
+    If the observation carries an earlier reflection, the reflector reads it too.
+    """
+    if not observation.carried:
+        before, after = _parts("reflect.j2")
+        return Prompt(observation.history, before + observation.state + after)
+    before, between, after = _parts("reflect_again.j2")
+    return Prompt(observation.history, before + observation.state + between + observation.carried + after)
 
 
 def policy_prompt(

@@ -40,15 +40,16 @@ class Chat:
     end: int
 
 
-def system_prompt(instructions: str, role: Role, shown: str = "", labelled: bool = True) -> str:
+def system_prompt(instructions: str, role: Role, shown: str = "", labelled: bool = True, carries: bool = False) -> str:
     """Build a player's system prompt: the environment's rules, the player's role, and demonstrated steps if given.
 
     Args:
         shown: demonstrated steps; "" for none.
         labelled: True if a policy answers with an action's label, False if it answers with the action's text.
+        carries: True if a reflector reads its previous reflection.
     """
     rendered = template("system.j2").render(
-        instructions=instructions.strip(), role=role, shown=shown.strip(), labelled=labelled
+        instructions=instructions.strip(), role=role, shown=shown.strip(), labelled=labelled, carries=carries
     )
     return rendered.strip()
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from reflectrl.core.envs.base import Snapshot, TextEnv
-from reflectrl.core.players.base import LiveEpisode, Player
+from reflectrl.core.players.base import LiveEpisode, Player, carries
 from reflectrl.core.rollout import advance
 from reflectrl.core.types import Episode, Step, Turn, named_seed
 
@@ -156,6 +156,7 @@ def _played(
 ) -> Iterator[tuple[Try, bool, float]]:
     """Play the continuations, one per environment at a time. Yield (the continuation, whether it won, its return)."""
     waiting, free, playing = iter(jobs), list(envs), list[tuple[Try, LiveEpisode, float]]()
+    carrying = carries(player)
     while True:
         while free and (job := next(waiting, None)) is not None:
             i, action, k = job
@@ -164,8 +165,10 @@ def _played(
             env.np_random.bit_generator.state = luck.bit_generator.state
             now = advance(env, episode.task, action)
             rng = np.random.default_rng(named_seed(seed, "outcome", episode.task.id, i, action, k))
-            live = LiveEpisode(env, episode.task, episode.seed, rng, now.observation, steps=list(episode.steps[:i]))
-            live.steps.append(Step(episode.steps[i].observation, (), action, now.reward, now.events))
+            before = episode.steps[i]
+            seen = now.observation.after(before.observation, before.reflection) if carrying else now.observation
+            live = LiveEpisode(env, episode.task, episode.seed, rng, seen, steps=list(episode.steps[:i]))
+            live.steps.append(Step(before.observation, (), action, now.reward, now.events))
             if now.done:
                 yield job, now.success, now.reward
                 free.append(env)
@@ -178,8 +181,9 @@ def _played(
         for (job, live, earned), turn in zip(playing, turns, strict=True):
             assert turn.choice is not None
             now = advance(live.env, episode.task, turn.choice)
-            live.steps.append(Step(live.observation, (turn,), turn.choice, now.reward, now.events))
-            live.observation = now.observation
+            live.steps.append(Step(live.observation, (*live.turns, turn), turn.choice, now.reward, now.events))
+            seen = now.observation.after(live.observation, live.reflection) if carrying else now.observation
+            live.observation, live.turns = seen, []
             if now.done:
                 yield job, now.success, earned + now.reward
                 free.append(live.env)

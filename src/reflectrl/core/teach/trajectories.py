@@ -22,23 +22,52 @@ from reflectrl.core.types import Episode, Step, StepLabel, Task, Turn, UserError
 
 @dataclass(frozen=True)
 class Demonstration:
-    """Plan of a teaching episode. `noise` is its share of random actions. A negative perturbs one action."""
+    """Plan of a teaching episode. A negative perturbs one action.
+
+    Attributes:
+        noise: share of random actions.
+        place: step of the expert's path whose action is perturbed; None draws it.
+    """
 
     task: Task
     seed: int
     kind: Literal["trajectory", "negative"]
     noise: float = 0.0
+    place: int | None = None
 
 
-def demonstrations(tasks: Sequence[Task], config: TeachConfig, seed: int) -> list[Demonstration]:
-    """Return all demonstrations of these tasks, in order, each with its own seed."""
+def demonstrations(
+    tasks: Sequence[Task], config: TeachConfig, seed: int, env: TextEnv | None = None
+) -> list[Demonstration]:
+    """Return all demonstrations of these tasks, in order, each with its own seed.
+
+    Args:
+        env: environment in which the expert's path is counted, if every action of it is to be perturbed
+            (`config.negatives`).
+    """
     found = []
     for task in tasks:
         for noise in config.noise:
             found.append(Demonstration(task, named_seed(seed, "teach", task.id, noise), "trajectory", noise))
-        for k in range(config.negatives):
-            found.append(Demonstration(task, named_seed(seed, "negative", task.id, k), "negative"))
+        if config.negatives == "all":
+            assert env is not None
+            places: list[int | None] = list(range(expert_length(env, task, named_seed(seed, "negative", task.id, 0))))
+        else:
+            places = [None] * config.negatives
+        for k, place in enumerate(places):
+            found.append(Demonstration(task, named_seed(seed, "negative", task.id, k), "negative", place=place))
     return found
+
+
+def expert_length(env: TextEnv, task: Task, seed: int) -> int:
+    """Return the number of steps that the expert takes in a task.
+
+    Raises:
+        UserError: the environment has no expert, or raised.
+    """
+    lecture = _Lecture(env, Demonstration(task, seed, "negative"))
+    lecture.begin()
+    return lecture.expert_steps()
 
 
 def teach(env: TextEnv, demonstration: Demonstration, unsafe_noise: bool = False) -> Episode:
@@ -85,15 +114,18 @@ class _Lecture:
             self.take(target, action, "positive")
 
     def negative(self) -> None:
-        """Play the expert's path up to a random step, a wrong action, and the step that explains and corrects it.
+        """Play the expert's path up to a random or a planned step, a wrong action, and the step that corrects it.
 
-        If the state has no action that is wrong but survivable, other steps of the path are tried. If no step has one,
-        the episode teaches nothing.
+        If the state has no action that is wrong but survivable, other steps of the path are tried, unless the step was
+        planned. If no step has one, the episode teaches nothing.
         """
         self.begin()
-        length = self.expert_steps()
+        length, place = self.expert_steps(), self.demonstration.place
         first = int(self.begin().integers(length))
-        for stop in (first, *(step for step in range(length) if step != first)):
+        others: tuple[int, ...] = (first, *(step for step in range(length) if step != first))
+        if place is not None:
+            others = (place,) if place < length else ()  # in a random environment, this path may be shorter
+        for stop in others:
             rng = self.begin()
             rng.integers(length)
             for _ in range(stop):

@@ -45,7 +45,9 @@ def players(
     if config.style == "reflector":
         assert models[0] is not None, "the arm has a policy"
         policy = make_policy(recipe, models[0], Sampling(temperature))
-        return policy, EndpointReflector(name, endpoint, config, recipe.play.reflection_temperature, policy)
+        speaker = EndpointReflector(name, endpoint, config, recipe.play.reflection_temperature, policy)
+        speaker.carries = recipe.play.reflection == "carried"
+        return policy, speaker
     player: Player = EndpointPlayer(name, endpoint, config, temperature)
     if config.style == "cascade":
         assert models[0] is not None, "the arm has a policy"
@@ -181,7 +183,12 @@ class EndpointReflector:
 
     The policy may need many tokens for words that it has never met. A reflection that does not fit the policy's context
     beside the state is cut.
+
+    Attributes:
+        carries: show the model its previous reflection.
     """
+
+    carries = False
 
     def __init__(
         self, name: str, endpoint: Endpoint | LocalModel, config: PlayerConfig, temperature: float, policy: Policy
@@ -193,7 +200,7 @@ class EndpointReflector:
         """Return the reflections, one per episode."""
         asks = [
             Ask(
-                conversation("role", "reflect", episode.observation, self.config.history),
+                conversation("role", "reflect", episode.observation, self.config.history, episode.observation.carried),
                 self.config.max_tokens,
                 self.temperature,
                 sample_of(episode, self.temperature),
@@ -205,7 +212,7 @@ class EndpointReflector:
 
     def _fitting(self, episode: LiveEpisode, reflection: str) -> str:
         observation = replace(episode.observation, history="")  # which gives way to the reflection
-        answer = max(map(len, self.policy.answers(observation.actions).ids))
+        answer = max(map(len, self.policy.candidates(observation.actions).ids))
         room = self.policy.lm.context - len(self.policy.prompt(observation, "")) - answer - SEAMS
         ids = self.policy.lm.encode(reflection)
         return reflection if len(ids) <= room else str(self.policy.lm.tokenizer.decode(ids[: max(0, room)]))

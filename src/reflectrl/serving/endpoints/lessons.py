@@ -97,7 +97,7 @@ def _planned(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Planned:
     if config.ask == "explain":
         if "expert" not in env.teacher.abilities():
             raise UserError(f"teacher.ask is 'explain', and {type(env).__name__} has no expert; set it to walks")
-        return demonstrations(_tasks(recipe, env, split), recipe.teach, seed)
+        return demonstrations(_tasks(recipe, env, split), recipe.teach, seed, env)
     tasks = _tasks(recipe, env, split)
     about = {
         "player": "teacher",

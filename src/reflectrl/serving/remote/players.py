@@ -11,7 +11,7 @@ from scipy.special import log_softmax
 
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.types import Sampling, UserError
-from reflectrl.models.backend import Written
+from reflectrl.models.backend import Completion
 from reflectrl.models.players import Policy, Question, Reflector, sampler
 from reflectrl.models.sharing import Ids, KVCache
 from reflectrl.serving.remote.client import Body, Choice, Servers
@@ -100,7 +100,7 @@ class ServedPolicy(Policy):
         Each label is one token, so one token is asked for.
         """
         settings, prompts = self.serving.servers.settings, [ids for ids, _ in keys]
-        labels = [[ids[0] for ids in self.answers(actions).ids] for _, actions in keys]
+        labels = [[ids[0] for ids in self.candidates(actions).ids] for _, actions in keys]
         bodies = {}
         for tokens in labels:
             named = {"logprob_token_ids": tokens} if len(tokens) <= MOST_NAMED else {}
@@ -151,23 +151,23 @@ class ServedReflector(Reflector):
     def __init__(self, reflector: Reflector, serving: Serving) -> None:
         super().__init__(
             reflector.lm, reflector.max_new_tokens, reflector.sampling, reflector.memory, reflector.pool.limit,
-            speculative=False,
+            speculative=False, carries=reflector.carries,
         )  # fmt: skip
         self.serving = serving
 
-    def local(self, prompts: Sequence[Ids], longest: int) -> list[Written]:
+    def local(self, prompts: Sequence[Ids], longest: int) -> list[Completion]:
         """Return the beginning of its texts as written on this machine, greedily."""
         with self.lm.playing():
             generators = [np.random.default_rng(0)] * len(prompts)  # from which nothing is drawn
             return self.backend.write(prompts, longest, sampler(Sampling(0.0)), generators)
 
-    def served(self, prompts: Sequence[Ids], longest: int) -> list[Written]:
+    def served(self, prompts: Sequence[Ids], longest: int) -> list[Completion]:
         """Return the beginning of its texts as written by the servers, greedily."""
         return self._ask(prompts, [self._settings(longest)] * len(prompts))
 
     def _compute(
         self, keys: Sequence[Ids], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
-    ) -> list[Written]:
+    ) -> list[Completion]:
         greedy = self._settings(self.max_new_tokens)
         if self.sampling.temperature == 0:
             return self._ask(keys, [greedy] * len(keys))
@@ -179,11 +179,11 @@ class ServedReflector(Reflector):
         ends = sorted(self.lm.ends)
         return {"max_tokens": longest, "temperature": 0.0, "logprobs": 1, "stop_token_ids": ends}
 
-    def _ask(self, prompts: Sequence[Ids], settings: Sequence[Body]) -> list[Written]:
+    def _ask(self, prompts: Sequence[Ids], settings: Sequence[Body]) -> list[Completion]:
         choices = self.serving.complete(prompts, self.serving.servers.settings.prompts, settings)
         return [self._written(choice) for choice in choices]
 
-    def _written(self, choice: Choice) -> Written:
+    def _written(self, choice: Choice) -> Completion:
         """Return the tokens of a text, without its end, and their log-probabilities."""
         try:
             tokens, logprobs, text = choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"], choice["text"]

@@ -206,7 +206,8 @@ class Server(Guard):
         """Refuse texts that cannot fit the context, before time is spent on tokens."""
         if isinstance(self.agent.player, Policy):
             context = self.agent.player.lm.context
-            most, size = WIDEST * context, len(observation.text) + sum(map(len, observation.actions))
+            texts = (observation.text, observation.carried, *observation.actions)
+            most, size = WIDEST * context, sum(map(len, texts))
             if size > most:
                 long = f"history, state and actions have {size:,} characters; with a context of {context} tokens"
                 raise Refusal(400, f"{long} they may have {most:,}", "context_length_exceeded", "messages")
@@ -217,7 +218,8 @@ class Server(Guard):
         if isinstance(self.agent.player, Policy):
             context = self.agent.player.lm.context
             most = WIDEST * context
-            size = len(state.text) + max(len(text) for question in questions for text in question.options)
+            carried = len(state.observation.carried) if state.observation else 0
+            size = len(state.text) + carried + max(len(text) for question in questions for text in question.options)
             if size > most:
                 long = f"the state and the longest option have {size:,} characters"
                 raise UserError(f"{long}; with a context of {context} tokens they may have {most:,}")

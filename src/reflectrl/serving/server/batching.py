@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from reflectrl.api import Agent
 from reflectrl.core.envs.base import TextEnv
-from reflectrl.core.players.base import LiveEpisode, Player
+from reflectrl.core.players.base import LiveEpisode, Player, carries
 from reflectrl.core.prompts import tokenize, words_prompt
 from reflectrl.core.types import Observation, Sampling, Step, Task, Turn, UserError, named_seed
 from reflectrl.models.players import LanguagePlayer, Policy
@@ -97,6 +98,8 @@ class Batcher:
 
     def ask(self, observation: Observation, rewards: Sequence[float] = (), is_trained: bool = True) -> Asked:
         """Queue a question. Its turns arrive as soon as they are computed."""
+        if observation.carried and not carries(self.agent.reflector):
+            observation = replace(observation, carried="")
         asked = Asked(observation, rewards, is_trained)
         self._waiting.put(asked)
         return asked

@@ -12,7 +12,7 @@ from scipy.special import log_softmax, softmax
 
 from reflectrl.core.prompts.tokens import beginning
 from reflectrl.core.types import Sampling, named_seed
-from reflectrl.models.backend import Answers
+from reflectrl.models.backend import Candidates
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import COLDEST, draw
@@ -143,7 +143,7 @@ def _scored(
     """Choose one token after each prompt, by the same forward pass with which a policy here scores its labels."""
     vocabulary = lm.core.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     tokens_A = np.array(request.allowed_token_ids or range(vocabulary))
-    answers = Answers(tuple((token,) for token in tokens_A.tolist()), (1,) * len(tokens_A))
+    answers = Candidates(tuple((token,) for token in tokens_A.tolist()), (1,) * len(tokens_A))
     logits_PA, _ = lm.backend.score(prompts, [answers] * len(prompts))
     choices = []
     for logits_A, rng in zip(logits_PA.double().cpu().numpy(), rngs, strict=True):

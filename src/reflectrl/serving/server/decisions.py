@@ -14,7 +14,7 @@ from reflectrl.core.prompts.questions import option_text, value_text
 from reflectrl.serving.server.observations import state_of_json, state_of_messages
 from reflectrl.serving.server.protocol import MOST as MOST_MESSAGES
 from reflectrl.serving.server.protocol import Message, Refusal, first_mistake
-from reflectrl.serving.server.questions import FEWEST, MOST, MOST_QUESTIONS, Question, State, Verdict
+from reflectrl.serving.server.questions import FEWEST, MOST, MOST_QUESTIONS, AnswerNotes, Question, State, Verdict
 
 MOST_LEVELS = 10
 """Largest number of levels of a score."""
@@ -171,14 +171,8 @@ def _names(asked: DecisionChoice) -> tuple[str, ...]:
 # ---- answers ---------------------------------------------------------------------------------------------------------
 
 
-class _Answer(BaseModel):
+class _Answer(AnswerNotes):
     name: str | None
-    x_untrained: Literal[True] | None = Field(
-        None, description="The agent was never trained for such a question: the confidence is low on purpose."
-    )
-    x_cut: Literal[True] | None = Field(
-        None, description="The beginning of the input was not read, since it does not fit the model's context."
-    )
 
 
 class PredicateAnswer(_Answer):

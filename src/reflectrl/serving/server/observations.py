@@ -4,7 +4,9 @@ The last message, from the user, holds the state and the legal actions. The earl
 
     {"role": "user", "content": "+---------+\\n|R: | ...\\nActions:\\n- north\\n- pickup\\n"}
 
-The state is everything before the last line "Actions:", byte for byte.
+The state is everything before the last line "Actions:", byte for byte. Answers hold the reflection as
+`reasoning_content`. The server keeps no episode, so a client of an agent that carries its reflections sends the
+assistant's messages back with it.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def observation_of(request: ChatRequest) -> Observation:
     """
     if request.reflectrl is not None:
         told = request.reflectrl
-        return Observation(told.history, told.state, _checked(told.actions, "reflectrl.actions"))
+        return Observation(told.history, told.state, _checked(told.actions, "reflectrl.actions"), told.carried)
     return _observation(request.messages)
 
 
@@ -49,7 +51,7 @@ def state_of_json(value: Any) -> State:
         actions = _checked(told.actions, "actions") if told.actions else ()
     except (ValidationError, Refusal):
         return State(value, state_text(value))
-    seen = Observation(told.history, told.state, actions)
+    seen = Observation(told.history, told.state, actions, told.carried)
     return State(value, seen.text, seen, tuple(told.rewards))
 
 
@@ -74,7 +76,9 @@ def _observation(messages: Sequence[Message]) -> Observation:
         raise Refusal(400, f"the last message must be the user's, with state and actions, not {last.role!r}",
                       "invalid_value", f"{where}.role")  # fmt: skip
     state, actions = _split(last.text, f"{where}.content")
-    return Observation("".join(map(_past, earlier)), state, _checked(actions, f"{where}.content"))
+    thoughts = [message.reasoning_content for message in earlier if message.role == "assistant"]
+    carried = next((text for text in reversed(thoughts) if isinstance(text, str)), "")
+    return Observation("".join(map(_past, earlier)), state, _checked(actions, f"{where}.content"), carried)
 
 
 def messages_of(observation: Observation) -> list[dict[str, str]]:

@@ -66,6 +66,8 @@ class Message(BaseModel):
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart] | None = None
+    reasoning_content: Any = None
+    """Reflection of an earlier answer, for agents that carry their reflections. Anything but a text is ignored."""
 
     @property
     def text(self) -> str:
@@ -83,6 +85,9 @@ class ObservationField(_Strict):
     actions: Annotated[list[Action], Field(min_length=1, max_length=MOST)] = Field(description="The legal actions.")
     rewards: Annotated[list[float], Field(max_length=100_000)] = Field(
         default=[], description="What the steps so far have earned; only agents that are asked for a return read it."
+    )
+    carried: str = Field(
+        "", description="Reflection of the previous answer; only agents that carry their reflections read it."
     )
 
 

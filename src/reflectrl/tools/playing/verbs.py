@@ -1,4 +1,4 @@
-"""`play` and `import-episodes`. Slow imports happen inside the calls, so that help is quick."""
+"""`play`, `import-episodes` and `estimate`. Slow imports happen inside the calls, so that help is quick."""
 
 from __future__ import annotations
 
@@ -81,6 +81,46 @@ class ImportEpisodes:
             raise UserError(f"unknown option {settings[0].partition('=')[0]!r}; arguments of an environment need --env")
         env = _made(env_section(self.env, settings), type(self)) if self.env is not None else None
         print(import_episodes(self.files, self.out, env))
+
+
+@dataclass(frozen=True)
+class EstimateSuccess:
+    """Estimate the success that a trained arm would have, from a log that another player has played.
+
+    Nothing is played. The log must hold the probability of every choice, as logs of sampled evaluations do.
+    """
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder, or an exported agent's folder."""
+    log: Annotated[tuple[tuple[Path, ...], ...], tyro.conf.arg(metavar="FILE ..."), tyro.conf.UseAppendAction]
+    """Logs of episodes in the run's environment."""
+    arm: Annotated[str, tyro.conf.arg(metavar="ARM")] = "reflect-rl"
+    """Arm whose success is estimated."""
+    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Training seed of the arm."""
+    greedy: bool = False
+    """Estimate greedy play. Without it, choices are sampled at rl.temperature."""
+    confidence: Annotated[float, tyro.conf.arg(metavar="LEVEL")] = 0.95
+    """Level of the intervals, between 0 and 1."""
+    trust: bool = False
+    """Trust the run's models to bring code of their own, now and from now on."""
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Compute the probabilities of all logged actions, and print a line per estimate."""
+        from reflectrl.tools.playing.estimate import estimate_success
+
+        if settings:
+            raise UserError(f"unknown option {settings[0].partition('=')[0]!r} (--help says which there are)")
+        paths = [path for paths in self.log for path in paths]
+        if not paths:
+            raise UserError("estimate: --log needs a file")
+        if not 0 < self.confidence < 1:
+            raise UserError(f"estimate: --confidence must be between 0 and 1, not {self.confidence}")
+        found = estimate_success(self.run, paths, self.arm, self.seed, self.greedy, self.confidence, self.trust)
+        for one in found:
+            low, high = max(0.0, one.low), min(1.0, one.high)
+            print(f"{one.method + ':':24}success {one.value:.3f} [{low:.3f}, {high:.3f}] at {self.confidence:.0%}")
+        print(f"effective number of episodes: {found[0].effective:.1f}")
 
 
 def _made(section: dict[str, Any], verb: type) -> Any:

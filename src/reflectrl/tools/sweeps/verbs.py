@@ -26,8 +26,8 @@ class Compare:
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folders to compare. They must be of the same kind."""
-    out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("compare.html")
-    """Page to write."""
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE", aliases=["-o"])] = Path("compare.html")
+    """Page to write. For text tasks, a table in the columns of Leftover Lunch, if the name ends in .csv or .tex."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Read the runs, print the table, and write the page."""
@@ -36,7 +36,13 @@ class Compare:
         kinds = {kind_of(folder) for folder in self.runs}
         if len(kinds) > 1:
             raise UserError("compare: these runs are of different kinds, with nothing in common to be compared")
-        compare_runs = kinds.pop().compare
+        kind = kinds.pop()
+        compare_runs = kind.compare
+        if self.out.suffix in (".csv", ".tex"):
+            if kind.write_table is None:
+                raise UserError(f"compare: {self.out.suffix} is for runs of text tasks; give --out a name in .html")
+            require_writable(self.out.parent, f"folder {self.out.parent}")
+            kind.write_table(self.runs, self.out)
         if compare_runs is not None:
             compare_runs(self.runs)
             return

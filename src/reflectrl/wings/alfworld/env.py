@@ -59,7 +59,10 @@ class AlfworldEnv(TextEnv):
             kind of thing. The searching expert then always has it, and players read it if `guide` is on. Without it,
             places are looked at by name.
         recall: number of last commands, with their replies, shown above the status instead of the whole text, which the
-            status sums up. Prompts become far shorter. 0 shows the whole text.
+            status sums up. Prompts become far shorter. Without the status, the introduction stands above them, and
+            nothing tells what was seen before: that takes a reflector that keeps notes. 0 shows the whole text.
+        analysis: the teacher's text: "advice" for the next command, or "belief", the notes of a reflector that carries
+            its reflections, and then the next command.
         milestone: reward for each of found, taken, prepared and placed, at its first time; 0 turns them off. They are
             the environment's subgoals either way, for `rl.milestone_coef`.
         step_cost: reward subtracted at every step.
@@ -100,6 +103,7 @@ class AlfworldEnv(TextEnv):
         guide: bool = False,
         prior: bool = True,
         recall: int = 0,
+        analysis: Literal["advice", "belief"] = "advice",
         milestone: float = 0.1,
         step_cost: float = 0.01,
         variants: int = 0,
@@ -113,14 +117,15 @@ class AlfworldEnv(TextEnv):
         if horizon < 1 or min(variants, limit, recall) < 0:
             raise UserError("alfworld: horizon must be at least 1; variants, limit and recall at least 0")
         require_known("alfworld", "split", validation, list(SPLITS))
-        _require_status(status, recall, guide)
+        if guide and not status:
+            raise UserError("alfworld: with guide on, status must be on: it is the status that guides")
         if engine == "textworld" and (not source or dialect != "current"):
             raise UserError("alfworld: engine 'textworld' needs source = DIR (official layout) and the current dialect")
         self.games, self.pattern = games, SUBSETS.get(subset, subset)
         self.types, self.curriculum = _full_names(types) or TYPES, curriculum
         self.dialect, self.wording, self.expert = dialect, wording, expert
         self.status, self.recall, self.milestone, self.step_cost = status, recall, milestone, step_cost
-        self.guide, self.prior = guide, prior
+        self.guide, self.prior, self.analysis = guide, prior, analysis
         self.variants, self.limit = variants, limit
         self.official = {**SPLITS, "validation": SPLITS[validation]}
         self.engine, self.source = engine, source
@@ -178,9 +183,9 @@ class AlfworldEnv(TextEnv):
             game = redrawn(game, task.payload["variant"])
         self.house = self._started(game)
         words = game.description if self.wording == "template" or not game.wordings else game.wordings[0]
-        introduction = self.house.introduction(words)
-        self.beliefs, self._reached = Beliefs.begin(introduction), frozenset[str]()
-        self._text, self.last, self._words = introduction + "\n", "", words
+        self._introduction = self.house.introduction(words) + "\n"
+        self.beliefs, self._reached = Beliefs.begin(self._introduction), frozenset[str]()
+        self._text, self.last, self._words = self._introduction, "", words
         self._recent: tuple[str, ...] = ()
         self.advice: Advice | None = None
 
@@ -205,7 +210,9 @@ class AlfworldEnv(TextEnv):
     # ---- text ------------------------------------------------------------------------------------------------------
 
     def history(self) -> str:
-        return "" if self.recall else self._text
+        if not self.recall:
+            return self._text
+        return "" if self.status else self._introduction
 
     def state(self) -> str:
         status = ""
@@ -221,11 +228,12 @@ class AlfworldEnv(TextEnv):
     # ---- saving ----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> Any:
-        progress = (self.beliefs.copy(), self._reached, self._text, self._recent, self.last, self._words)
-        return (self.house.game, self.house.get_state(), *progress)
+        texts = (self._introduction, self._text, self._recent, self.last, self._words)
+        return (self.house.game, self.house.get_state(), self.beliefs.copy(), self._reached, texts)
 
     def set_state(self, state: Any) -> None:
-        game, house, beliefs, self._reached, self._text, self._recent, self.last, self._words = state
+        game, house, beliefs, self._reached, texts = state
+        self._introduction, self._text, self._recent, self.last, self._words = texts
         self.house = self._started(game)
         self.house.set_state(house)
         self.beliefs, self.advice = beliefs.copy(), None
@@ -237,11 +245,3 @@ def _full_names(types: tuple[str, ...]) -> tuple[str, ...]:
     for one in types:
         require_known("alfworld", "task type", one, list(full))
     return tuple(full[one] for one in types)
-
-
-def _require_status(status: bool, recall: int, guide: bool) -> None:
-    """Raise UserError if the status is off but another setting needs it."""
-    if recall and not status:
-        raise UserError("alfworld: with recall above 0, status must be on: it says what the missing text said")
-    if guide and not status:
-        raise UserError("alfworld: with guide on, status must be on: it is the status that guides")

@@ -21,7 +21,7 @@ from reflectrl.wings.alfworld.planner import plan
 from reflectrl.wings.alfworld.reading import compile_game
 from reflectrl.wings.alfworld.writing import Household, problem_text
 
-Written = tuple[str, str, dict[str, Any]]
+GameFiles = tuple[str, str, dict[str, Any]]
 """A game's id ("TASK/TRIAL"), the text of `initial_state.pddl`, and the content of `traj_data.json`."""
 
 SHARES = (0.22, 0.09, 0.18, 0.13, 0.15, 0.23)
@@ -62,7 +62,7 @@ PARAPHRASES = {
 WORD_BREAK = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
-def generate_game(seed: int, task_type: str | None = None) -> Written:
+def generate_game(seed: int, task_type: str | None = None) -> GameFiles:
     """Return a game that can be won in 3 to 14 commands and is not won at the start.
 
     A seed gives the same game in every process.
@@ -82,7 +82,7 @@ def generate_game(seed: int, task_type: str | None = None) -> Written:
     return next(draft for draft in drafts if draft and 3 <= len(plan(House(compile_game(*draft)))) <= 14)
 
 
-def _draft(seed: int, task_type: str, attempt: int) -> Written | None:
+def _draft(seed: int, task_type: str, attempt: int) -> GameFiles | None:
     """Draw a game, which may be won already. Return None if the drawn room lacks something that the task needs."""
     rng = np.random.default_rng(named_seed("alfworld-game", seed, task_type, attempt))
     shares = rooms.ROOMS_OF_TYPE[task_type]
@@ -190,7 +190,7 @@ def _put(rng: np.random.Generator, household: Household, name: str, kind: str, l
 # ---- its files -----------------------------------------------------------------------------------------------------
 
 
-def _written(trial: str, task_type: str, scene: int, goal: Goal, household: Household) -> Written:
+def _written(trial: str, task_type: str, scene: int, goal: Goal, household: Household) -> GameFiles:
     target = goal.lamp or goal.receptacle
     kinds = {"obj": goal.kind, "recep": goal.receptacle, "lamp": goal.lamp}
     words = {name: WORD_BREAK.sub(" ", kind).lower() for name, kind in kinds.items()}

@@ -9,6 +9,7 @@ from reflectrl.core.types import UserError
 from reflectrl.wings.alfworld.beliefs import Beliefs
 from reflectrl.wings.alfworld.game import GameError
 from reflectrl.wings.alfworld.house import House
+from reflectrl.wings.alfworld.notes import notes
 from reflectrl.wings.alfworld.planner import best_command
 from reflectrl.wings.alfworld.search import Advice, advise
 
@@ -26,6 +27,8 @@ class AlfworldTeacher(Teacher):
         return env.legal_actions().index(_planned(env))
 
     def analyse(self, env: AlfworldEnv) -> str:
+        if env.analysis == "belief":
+            return f"{notes(env.beliefs, env.house.game.goal)} Next: {_command(env)}"
         return analyse(env.beliefs, _advised(env), _command(env), env.last)
 
 

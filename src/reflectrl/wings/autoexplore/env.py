@@ -45,6 +45,8 @@ class AutoExploreEnv(TextEnv):
         hits: number of files that a search shows at a time.
         group_by: report results by source of the question, depth of the file, or repository.
         limit: largest number of questions per split, evenly spaced; 0 for all.
+        easy: replace each question by "Find F", where F is the file that answers it.
+        first_step: end after the first action, and win if it is the expert's (a contextual bandit).
         horizon: largest number of steps.
 
     Attributes:
@@ -75,6 +77,8 @@ class AutoExploreEnv(TextEnv):
         hits: int = 8,
         group_by: Literal["source", "depth", "repo"] = "source",
         limit: int = 0,
+        easy: bool = False,
+        first_step: bool = False,
         horizon: int = 15,
     ) -> None:
         super().__init__(horizon)
@@ -85,7 +89,7 @@ class AutoExploreEnv(TextEnv):
         self.library, self.actions, self.sources, self.repos = library, actions, sources, repos
         self.leave_out = leave_out if leave_out >= 0 else (PAPER_LEFT_OUT if actions == "paper" else 0.0)
         self.page, self.hits = page or (40 if actions == "paper" else 20), hits
-        self.group_by, self.limit = group_by, limit
+        self.group_by, self.limit, self.easy, self.first_step = group_by, limit, easy, first_step
 
     # ---- tasks -----------------------------------------------------------------------------------------------------
 
@@ -95,7 +99,8 @@ class AutoExploreEnv(TextEnv):
         tasks = []
         for one in self._questions(split):
             if min(map(depth, one.gold)) <= STAGES.get(stage, 1_000):
-                about = {"question": one.question, "repo": one.repo, "gold": list(one.gold), "source": one.source}
+                question = f"Find {one.gold[0]}" if self.easy else one.question
+                about = {"question": question, "repo": one.repo, "gold": list(one.gold), "source": one.source}
                 tasks.append(Task(one.id, "autoexplore", about, split, stage))
         return tasks
 
@@ -153,6 +158,11 @@ class AutoExploreEnv(TextEnv):
 
     def apply(self, action: str) -> Outcome:
         command = self.walk.commands()[action]
+        if self.first_step:
+            right = action == self.legal_actions()[self.teacher.expert_action(self)]
+            payment = self.horizon if right else -self.horizon
+            self.last = command
+            return Outcome((payment - 1) / self.horizon, True, right, ("found" if right else "wrong",))
         result = self.walk.do(action)
         self.last = command
         cost = 1 + TROUBLE[result.trouble]

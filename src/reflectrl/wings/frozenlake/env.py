@@ -48,6 +48,8 @@ class FrozenLakeEnv(TextEnv):
         rewards: "shaped", or "gymnasium" (for the goal alone). Trained from scratch, a policy that is punished for
             holes only first learns to stand still, and a policy that is punished for steps only learns to fall into the
             nearest hole.
+        analysis: the analyst's text. "route" describes a shortest way at once; "waves" writes out the search for it, on
+            dry ice only.
         horizon: 0 takes 4 × size, or 25 × size on slippery ice.
         split_seed: decides which start, or which random map, belongs to which split.
 
@@ -76,15 +78,19 @@ class FrozenLakeEnv(TextEnv):
         split_seed: int = 0,
         view: Literal["map", "around"] = "map",
         rewards: Literal["shaped", "gymnasium"] = "shaped",
+        analysis: Literal["route", "waves"] = "route",
     ) -> None:
         require_known("frozenlake", "maps", maps, list(SIZES))
         require_known("frozenlake", "view", view, ["map", "around"])
         require_known("frozenlake", "rewards", rewards, list(REWARDS))
+        require_known("frozenlake", "analysis", analysis, ["route", "waves"])
+        if slippery and analysis == "waves":
+            raise UserError("frozenlake: analysis 'waves' is a search on dry ice; set 'slippery' to false")
         if not 2 <= size <= 16 or not 0 <= holes < 1:
             raise UserError(f"frozenlake: size must be in 2..16 and holes in [0, 1), not {size} and {holes}")
         self.size = size if maps == "random" else len(STANDARD[maps])
         super().__init__(horizon or (25 if slippery else 4) * self.size)
-        self.maps, self.slippery, self.holes = maps, slippery, holes
+        self.maps, self.slippery, self.holes, self.analysis = maps, slippery, holes, analysis
         self.instructions = RULES + SLIPS if slippery else RULES
         given = (train, validation, test)
         self.sizes = dict(zip(SPLITS, (n or d for n, d in zip(given, SIZES[maps], strict=True)), strict=True))

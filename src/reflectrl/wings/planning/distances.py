@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
 from reflectrl.wings.planning.slides import Slides
-from reflectrl.wings.planning.trials import package
+from reflectrl.wings.planning.trials import downloaded, package
 from reflectrl.wings.planning.wording import relations
 
 Distances = Callable[[Sequence[Any]], list[int | None]]
@@ -177,10 +177,46 @@ def _searched(problem: Any) -> Distances:
     return lambda states: [reached.get(state) for state in states]
 
 
+# ---- word ladder, and Wikispeedia ------------------------------------------------------------------------------------
+
+
+def _word_ladder(problem: Any) -> Distances:
+    steps = package("domains.word_ladder").steps_from(downloaded("word_ladder"), problem.solved.args[0])
+    return lambda states: [steps.get(state) for state in states]
+
+
+@lru_cache(maxsize=1)
+def _link_graph() -> tuple[dict[str, int], csr_array]:
+    """Return the number of each article, and the graph of links turned round: from an article to those that link to it.
+
+    Raises:
+        UserError: the articles are not there.
+    """
+    links = downloaded("wikispeedia").links
+    articles = sorted({*links, *(target for targets in links.values() for target in targets)})
+    numbers = {article: number for number, article in enumerate(articles)}
+    pairs = [(numbers[target], numbers[article]) for article, targets in links.items() for target in targets]
+    rows, columns = np.array(pairs).T
+    return numbers, csr_array((np.ones(len(pairs), np.int8), (rows, columns)), shape=(len(numbers), len(numbers)))
+
+
+def _wikispeedia(problem: Any) -> Distances:
+    numbers, graph = _link_graph()
+    clicks = dijkstra(graph, unweighted=True, indices=numbers[problem.solved.args[0]])
+
+    def measure(states: Sequence[Any]) -> list[int | None]:
+        depths = [clicks[numbers[state]] for state in states]
+        return [int(depth) if np.isfinite(depth) else None for depth in depths]
+
+    return measure
+
+
 MAKERS: dict[str, Callable[[Any], Distances]] = {
     "tiles": _tiles,
     "blocksworld": _blocksworld,
     "countdown": _countdown,
     "rush_hour": _rush_hour,
     "keys_doors": _searched,
+    "word_ladder": _word_ladder,
+    "wikispeedia": _wikispeedia,
 }

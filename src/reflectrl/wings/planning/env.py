@@ -20,8 +20,10 @@ from reflectrl.wings.planning.moves import Move, moves
 from reflectrl.wings.planning.teacher import FrontierTeacher, WalkTeacher
 from reflectrl.wings.planning.trials import (
     DOMAINS,
+    DOWNLOADED,
     FIRST_TRIAL,
     MOST_TRIALS,
+    downloaded,
     is_left_out,
     official_boards,
     package,
@@ -43,7 +45,8 @@ class PlanningEnv(TextEnv):
     """Tasks from trials of BeelineBench, shared by both forms.
 
     Args:
-        domains: names of domains: "tiles" (8-puzzle), "blocksworld", "countdown", "rush_hour" and "keys_doors".
+        domains: names of domains: "tiles" (8-puzzle), "blocksworld", "countdown", "rush_hour" and "keys_doors". Also
+            "word_ladder" and "wikispeedia", where `python -m beelinebench download` has fetched their data.
         train, validation, test: trials per domain and split.
         horizon: most decisions of an episode.
 
@@ -54,7 +57,7 @@ class PlanningEnv(TextEnv):
     def __init__(self, domains: Sequence[str], train: int, validation: int, test: int, horizon: int) -> None:
         super().__init__(horizon)
         for domain in domains:
-            require_known(self.name, "domain", domain, DOMAINS)
+            require_known(self.name, "domain", domain, (*DOMAINS, *DOWNLOADED))
         self.sizes = dict(zip(SPLITS, (train, validation, test), strict=True))
         if not domains or not all(1 <= size <= MOST_TRIALS for size in self.sizes.values()) or horizon < 1:
             raise UserError(
@@ -62,6 +65,8 @@ class PlanningEnv(TextEnv):
             )
         self.domains = tuple(dict.fromkeys(domains))
         rules()  # says now that the package is missing, if it is
+        for domain in set(DOWNLOADED).intersection(self.domains):
+            downloaded(domain)
 
     @property
     @abstractmethod

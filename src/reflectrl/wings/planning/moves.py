@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from reflectrl.wings.planning.distances import Distances
-from reflectrl.wings.planning.wording import START, number_word, relations, rush_hour_state
+from reflectrl.wings.planning.wording import START, STATES, number_word, relations, rush_hour_state
 
 
 class Move(NamedTuple):
@@ -84,10 +84,18 @@ def _keys_doors(problem: Any, state: Any) -> Iterator[tuple[str, Any]]:
         yield ("back" if is_return else f"through {after[0]}"), after
 
 
+def _by_state(problem: Any, state: Any) -> Iterator[tuple[str, Any]]:
+    """Name a move by the state that it leads to, which says all of it: a word, or an article."""
+    for after in problem.moves(state):
+        yield STATES[problem.domain](problem.render(after)), after
+
+
 NAMED: dict[str, Callable[[Any, Any], Iterator[tuple[str, Any]]]] = {
     "tiles": _tiles,
     "blocksworld": _blocksworld,
     "countdown": _countdown,
     "rush_hour": _rush_hour,
     "keys_doors": _keys_doors,
+    "word_ladder": _by_state,
+    "wikispeedia": _by_state,
 }

@@ -94,12 +94,13 @@ class WalkTeacher(Teacher):
         return estimates.index(min(estimates))
 
     def analyse(self, env: WalkEnv) -> str:
-        if env.domain == "keys_doors":
-            steps = shortest(env, env.current, 1)
-            following = f" Next {steps[0].name}." if steps else ""
-            return f"{doors_to_open(env, env.current)}{following}"
         steps = shortest(env, env.current, MOST_MOVES)
-        return f"{', '.join(step.name for step in steps)}." if steps else "No way."
+        if not steps:
+            return "No way."
+        way = f"{', '.join(step.name for step in steps)}."
+        if env.domain == "keys_doors":
+            way = doors_to_open(env, env.current)
+        return f"{way} Next {steps[0].name}."
 
 
 def shortest(env: PlanningEnv, state: Any, most: int = 100) -> list[Move]:

@@ -11,11 +11,14 @@ from importlib import import_module
 from typing import Any
 
 from reflectrl.core.advice import install
+from reflectrl.core.plugins import reason
 from reflectrl.core.types import UserError
 from reflectrl.wings.planning.slides import Slides
 
 BENCHMARK = "1.0.0"
 DOMAINS = ("tiles", "blocksworld", "countdown", "rush_hour", "keys_doors")
+DOWNLOADED = ("word_ladder", "wikispeedia")
+"""Domains whose words and articles the package does not contain: `python -m beelinebench download` fetches them."""
 OFFICIAL = range(1, 101)
 FIRST_TRIAL = {"train": 10_000, "validation": 1_000_000, "test": 2_000_000}
 MOST_TRIALS = 900_000
@@ -42,7 +45,27 @@ def problem(domain: str, trial: int) -> Any:
     settings = rules().domains[domain]
     if domain == "rush_hour":
         return _rush_hour(trial, settings["vehicles"], settings["min_moves"])
-    return package(f"domains.{domain}").problem(trial, **settings)
+    module = package(f"domains.{domain}")
+    if domain in DOWNLOADED:
+        return module.problem(trial, downloaded(domain), **settings)
+    return module.problem(trial, **settings)
+
+
+@lru_cache(maxsize=2)
+def downloaded(domain: str) -> Any:
+    """Load the words, or the articles and their links, from the benchmark's working folder (`BEELINEBENCH_HOME`).
+
+    Raises:
+        UserError: they are not there, or cannot be read.
+    """
+    module, home = package(f"domains.{domain}"), package("paths").home()
+    try:
+        return module.load(home / module.DATA)
+    except FileNotFoundError as error:
+        about = f"planning: {domain} needs data that is not in {home / module.DATA}"
+        raise UserError(f"{about}; run `python -m beelinebench download`, or set BEELINEBENCH_HOME") from error
+    except (OSError, ValueError, IndexError) as error:
+        raise UserError(f"planning: {home / module.DATA} cannot be read: {reason(error)}") from error
 
 
 def _rush_hour(trial: int, vehicles: int, min_moves: int) -> Any:
@@ -78,10 +101,10 @@ def official_boards() -> frozenset[Any]:
     return frozenset(starts.union(*map(tiles.slide, starts)) - {tiles.SOLVED})
 
 
-@lru_cache(maxsize=1)
-def official_sums() -> frozenset[Any]:
-    """Return numbers and target of each official trial of Countdown, which training leaves out too."""
-    problems = [problem("countdown", trial) for trial in OFFICIAL]
+@lru_cache(maxsize=3)
+def official_pairs(domain: str) -> frozenset[Any]:
+    """Return start and goal of each official trial, which training leaves out too."""
+    problems = [problem(domain, trial) for trial in OFFICIAL]
     return frozenset((each.start, each.objective) for each in problems)
 
 
@@ -89,7 +112,7 @@ def is_left_out(domain: str, trial: int) -> bool:
     """Return whether a trial starts like an official one, so that it must not be trained on."""
     if domain == "tiles":
         return problem(domain, trial).start in official_boards()
-    if domain == "countdown":
+    if domain in ("countdown", *DOWNLOADED):
         each = problem(domain, trial)
-        return (each.start, each.objective) in official_sums()
+        return (each.start, each.objective) in official_pairs(domain)
     return False

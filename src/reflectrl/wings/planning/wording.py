@@ -138,12 +138,31 @@ def keys_doors_state(text: str) -> str:
     return " ".join([*words, *(f"open{door.title()}" for door in sorted(doors))])
 
 
+def word_ladder_state(text: str) -> str:
+    """Write a word letter by letter, since its letters are what a move changes: `c r a n e`."""
+    return " ".join(text.lower())
+
+
+def word_ladder_question(goal: str, context: str) -> str:
+    """Write the word to reach."""
+    target = re.search(r"reach the word (\w+)", goal)
+    return f"Words: {word_ladder_state(target[1]) if target else '?'}\n"
+
+
+def wikispeedia_question(goal: str, context: str) -> str:
+    """Write the article to reach."""
+    target = re.search(r'"(.*)"', goal)
+    return f"Articles: {target[1] if target else '?'}\n"
+
+
 STATES: dict[str, Callable[[str], str]] = {
     "tiles": tiles_state,
     "blocksworld": blocksworld_state,
     "countdown": countdown_state,
     "rush_hour": rush_hour_state,
     "keys_doors": keys_doors_state,
+    "word_ladder": word_ladder_state,
+    "wikispeedia": str,
 }
 QUESTIONS: dict[str, Callable[[str, str], str]] = {
     "tiles": tiles_question,
@@ -151,6 +170,8 @@ QUESTIONS: dict[str, Callable[[str, str], str]] = {
     "countdown": countdown_question,
     "rush_hour": rush_hour_question,
     "keys_doors": keys_doors_question,
+    "word_ladder": word_ladder_question,
+    "wikispeedia": wikispeedia_question,
 }
 SIGNS = {
     "tiles": "put the tiles in order",
@@ -158,6 +179,8 @@ SIGNS = {
     "countdown": "make ",
     "rush_hour": "move the red car X",
     "keys_doors": "reach the exit",
+    "word_ladder": "reach the word ",
+    "wikispeedia": "reach the Wikipedia article ",
 }
 """Beginning of the goal by which a question of a domain is recognised."""
 

@@ -2,9 +2,9 @@
 
 Rules (Reflect-RL, section on benchmarks, and its released code): gymnasium's Taxi drawn as an ASCII map. Rewards are
 Taxi's divided by 20. An action that leaves the state unchanged costs 10/20 and ends the episode. The first pick-up
-gives a milestone reward of 20/20. There are two departures. Success is decided by the event (picked up, delivered),
-never by the return. The horizon is 20: optimal solutions take up to 18 actions, and a horizon of 15 would leave a fifth
-of the starts without any solution.
+pays 20/20 in place of the cost of the step. There are two departures. Success is decided by the event (picked up,
+delivered), never by the return. The horizon is 20: optimal solutions take up to 18 actions, and a horizon of 15 would
+leave a fifth of the starts without any solution.
 """
 
 from __future__ import annotations
@@ -155,10 +155,10 @@ class TaxiEnv(TextEnv):
         if after == ride:
             return Outcome(ILLEGAL / SCALE, terminated=True, events=("illegal",))
         if action == "pickup":
-            bonus = MILESTONE if self.milestone and not self._picked else 0
+            pay = MILESTONE if self.milestone and not self._picked else STEP
             self._picked = True
             won = self._stage == "pickup"
-            return Outcome((STEP + bonus) / SCALE, terminated=won, success=won, events=("pickup",))
+            return Outcome(pay / SCALE, terminated=won, success=won, events=("pickup",))
         if action == "dropoff" and after.passenger == after.destination:
             return Outcome(DELIVERY / SCALE, terminated=True, success=True, events=("delivered",))
         return Outcome(STEP / SCALE, events=("wrong stop",) if action == "dropoff" else ())

@@ -48,7 +48,7 @@ def render(results: Mapping[str, Any], run_folder: Path) -> str:
     summary = results["summary"]
     look = looks([*(line["arm"] for line in summary), *(metric.arm for metric in metrics)])
     return template("report.html.j2", "reflectrl.wings.text", plain=_plain).render(
-        results=results,
+        results={"left_out": [], **results},
         tables=tables(summary),
         look=look,
         percentiles=[Plot(kind.capitalize(), percentile_svg(results["percentiles"], kind)) for kind in KINDS]

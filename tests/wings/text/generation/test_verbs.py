@@ -1,5 +1,6 @@
 """`judge` and `compare` on run folders."""
 
+import csv
 import json
 
 import pytest
@@ -39,6 +40,31 @@ def test_compare_prints_several_runs_in_one_table(tmp_path, capsys):
     assert "nll" in said
     assert "a_lol" in said
     assert "1.000 [0.000, 2.000]" in said
+
+
+def test_compare_writes_the_published_columns(tmp_path, capsys):
+    runs = [folder(tmp_path / "a"), folder(tmp_path / "b", "a_lol")]
+    (tmp_path / "b" / "metrics.jsonl").write_text(
+        "".join(
+            json.dumps({"arm": "a_lol", "seed": 0, "step": step, "eval_reward": reward}) + "\n"
+            for step, reward in ((0, 0.5), (9, 0.25))
+        )
+    )
+    out = tmp_path / "final.csv"
+    assert main(["compare", *map(str, runs), "-o", str(out)]) == 0
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert [row["algorithm"] for row in rows] == ["nll", "a_lol"]
+    assert rows[0]["test_gen final_reward"] == rows[0]["test_final_reward"] == "1.000"
+    assert (rows[0]["test_gen kind"], rows[0]["val_gen kind"], rows[0]["best s"]) == ("0.500", "NA", "NA")
+    assert [rows[1][key] for key in ("best s", "best V final_reward", "worst s")] == ["0", "0.500", "9"]
+    assert main(["compare", str(runs[0]), "--out", str(tmp_path / "final.tex")]) == 0
+    text = (tmp_path / "final.tex").read_text()
+    assert "test\\_gen kind" in text and "val\\_gen" not in text and "toy & " in text
+    capsys.readouterr()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "recipe.toml").write_text('name = "other"\n')
+    assert main(["compare", str(tmp_path / "other"), "-o", str(out)]) == 2
+    assert "is for runs of text tasks" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", [None, "{}", "[]", "half a li"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from reflectrl.methods.offline.config import OfflineConfig
+from reflectrl.methods.shared.offline.config import OfflineConfig
 from reflectrl.wings.text.learn.text_dataset import text_dataset
 from reflectrl.wings.text.samples.sample import Sample
 from tests.foreign_models import KINDS, PAIRS, Load

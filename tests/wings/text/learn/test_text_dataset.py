@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from reflectrl.core.types import UserError
-from reflectrl.methods.offline.completions import Affine
-from reflectrl.methods.offline.config import OfflineConfig
-from reflectrl.methods.offline.reference_cache import reference_logprobs
+from reflectrl.methods.shared.offline.completions import Affine
+from reflectrl.methods.shared.offline.config import OfflineConfig
+from reflectrl.methods.shared.offline.reference_cache import reference_logprobs
 from reflectrl.models.lm import LanguageModel
 from reflectrl.wings.text.learn.text_dataset import shortened, text_dataset
 from reflectrl.wings.text.samples.sample import Sample

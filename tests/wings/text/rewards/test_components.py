@@ -1,12 +1,13 @@
 """What each component reads, and how its numbers come about."""
 
+import json
 import math
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, RobertaModel
 
 from reflectrl.core.types import UserError
 from reflectrl.wings.text.rewards.components import (
@@ -17,8 +18,10 @@ from reflectrl.wings.text.rewards.components import (
     RewardModel,
     Safety,
     Upvote,
+    names_for,
 )
 from reflectrl.wings.text.rewards.diversity import Diversity
+from reflectrl.wings.text.rewards.published import ThreadClassifier
 from reflectrl.wings.text.samples import dialogue
 from reflectrl.wings.text.samples.sample import Sample
 
@@ -39,9 +42,8 @@ def library_logits(folder, *texts):
     ("kind", "chosen", "texts"),
     [
         (Fluency, 1, ("the sea",)),
-        (Safety, 0, ("the sea",)),
+        (Safety, 0, ("how are you?\nfine\nit rains", "the sea")),
         (Faithfulness, 0, ("of ships", "the sea")),
-        (CometCritic, 1, (TALK.strip(), "the sea")),
     ],
 )
 def test_a_classifier_gives_the_probability_of_its_class(classifier, kind, chosen, texts):
@@ -50,6 +52,66 @@ def test_a_classifier_gives_the_probability_of_its_class(classifier, kind, chose
     assert kind(folder, device="cpu").score([sample(knowledge="of ships")]) == [
         pytest.approx(float(expected), abs=1e-6)
     ]
+
+
+def test_the_critic_of_inferences_reads_the_sentences_that_it_was_trained_on(classifier):
+    two, one = classifier("roberta", 2), classifier("roberta", 1)
+    wish = sample(" to thank PersonY", "", head="PersonX meets PersonY", relation="xWant")
+    first, second = names_for("PersonX meets PersonY")
+    texts = (f"{first} meets {second}", f"as a result, {first} wants to thank {second}")
+    component = CometCritic(two, device="cpu")
+    assert component.text(wish) == texts
+    assert first != second
+    assert component.score([wish]) == [pytest.approx(float(library_logits(two, *texts).softmax(0)[1]), abs=1e-6)]
+    expected = float(library_logits(one, *texts).sigmoid())
+    assert CometCritic(one, device="cpu").score([wish]) == [pytest.approx(expected, abs=1e-6)]
+    with pytest.raises(UserError, match="sample 's' needs a 'head' and a 'relation'"):
+        component.score([sample(head="PersonX eats", relation="oWant")])
+
+
+def test_safety_reads_a_thread_of_turns_with_a_decoder(classifier):
+    folder, end = classifier("gpt2", 2), "<|endoftext|>"
+    thread = f"how are you?{end}fine{end}it rains{end}the sea{end}"
+    component = Safety(folder, device="cpu")
+    assert component.score([sample()]) == [pytest.approx(float(library_logits(folder, thread).softmax(0)[0]), abs=1e-6)]
+    alone = Safety(folder, parent=False, device="cpu")
+    assert alone.text(sample()) == f"the sea{end}"
+    assert alone.fingerprint != component.fingerprint
+
+
+def test_the_published_classifier_of_threads_is_loaded_as_it_is(classifier, tmp_path):
+    source = AutoModelForSequenceClassification.from_pretrained(classifier("gpt2", 2))
+    model = ThreadClassifier(source.config)
+    model.transformer.load_state_dict(source.transformer.state_dict())
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(classifier("gpt2", 2)).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["GPT2ForOC_S_offensive"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    end = "<|endoftext|>"
+    ids = AutoTokenizer.from_pretrained(tmp_path)(f"a comment{end}the sea{end}", return_tensors="pt")["input_ids"]
+    with torch.inference_mode():
+        states = source.eval().transformer(ids).last_hidden_state[:, -1]
+        expected = float(model.off_classifier(states).softmax(1)[0, 0])
+    # A longer text in the same batch pads this one.
+    found = Safety(str(tmp_path), device="cpu").score([sample(prompt="a comment"), sample("the sea and the rain")])
+    assert found[0] == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_published_critic_of_inferences_is_loaded_with_its_own_head(classifier, tmp_path):
+    model = RobertaModel.from_pretrained(classifier("roberta", 2))
+    model.save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(classifier("roberta", 2))
+    tokenizer.save_pretrained(tmp_path)
+    dense, out = torch.nn.Linear(16, 8), torch.nn.Linear(8, 1)
+    parts = {"dense": dense, "out_proj": out}
+    head = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.state_dict().items()}
+    torch.save(head, tmp_path / "custom_roberta_classification_head.pt")
+    component = CometCritic(str(tmp_path), device="cpu")
+    wish = sample(" to sleep", head="PersonX works", relation="xWant")
+    with torch.inference_mode():
+        pooled = RobertaModel.from_pretrained(tmp_path).eval()(**tokenizer(*component.text(wish), return_tensors="pt"))
+        expected = float(out(torch.nn.functional.gelu(dense(pooled.pooler_output))).sigmoid())
+    assert component.score([wish]) == [pytest.approx(expected, abs=1e-6)]
 
 
 @pytest.mark.parametrize("kind", [Engagement, Upvote])
@@ -117,7 +179,15 @@ def test_diversity_is_the_mean_of_the_non_zero_tf_idf_values():
     idf = {word: math.log((1 + 3) / (1 + n)) + 1 for word, n in {"rain": 3, "sea": 1}.items()}
     norm = math.hypot(*idf.values())
     expected = sum(value / norm for value in idf.values()) / 2
-    assert component.score([sample("sea rain"), sample("rain"), sample("moon")]) == pytest.approx([expected, 1.0, 0.0])
+    scores = component.score([sample("sea rain"), sample("rain"), sample("moon")])
+    assert scores == pytest.approx([expected * 2 / 10, 0.1, 0.0])  # few known words: a tenth for each
+
+
+def test_diversity_scales_responses_of_fewer_than_five_known_words():
+    component = Diversity()
+    component.prepare([sample("a1 b1 c1 d1 e1 f1")])
+    scores = component.score([sample("yes a1"), sample("a1 b1 c1 d1"), sample("a1 b1 c1 d1 e1")])
+    assert scores == pytest.approx([0.1, 0.4 * 4**-0.5, 5**-0.5])
 
 
 def test_diversity_says_what_it_lacks():

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from reflectrl.cli import main
+from reflectrl.core.config import read_recipe
 from reflectrl.runs.metrics import MetricsFile
+from tests.runs.alone import one_of_each_kind, require_made_alone
 
 FIXTURES = Path(__file__).parents[1] / "samples" / "fixtures"
 TINY = {
@@ -137,6 +139,49 @@ def test_the_small_task_goes_on_where_it_was_stopped(tmp_path):
     assert (line["seeds"], line["interval"]) == (2, "t over seeds")
     whole = finish("orders", tmp_path / "other", arms="data,nll,dpo", **settings)
     assert [whole[key] for key in ("rows", "summary")] == [results[key] for key in ("rows", "summary")]
+
+
+def test_an_arm_that_can_learn_nothing_is_left_out_and_the_others_run(tmp_path, caplog, capsys):
+    """All rewards are below the value that a sigmoid can give, so no advantage is positive."""
+    row = {"completion": " no.", "reward": 0.0, "meta": {"ordered": ["tea"]}}
+    rows = [{**row, "prompt": f"Question {i}?", "group": f"{i}"} for i in range(12)]
+    for split in ("train", "validation", "test"):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = {"text.task": "own", "text.data": str(tmp_path / "data"), "seeds": "0", "eval.batch": "8"}
+    settings |= {"offline.max_value": "1", "offline.value_from": "log"}
+    arms = "reference,nll,a_lol,dpo"
+    results = finish("orders", tmp_path / "run", arms=arms, **settings)
+    assert arms_of(results) == {"reference", "nll"}
+    assert [(one["arm"], one["seed"]) for one in results["left_out"]] == [("a_lol", 0), ("dpo", 0)]
+    assert "the arm a_lol (seed 0) is left out" in caplog.text
+    assert "left out: dpo (seed 0)" in capsys.readouterr().out
+    assert "Left out: a_lol" in (tmp_path / "run" / "report.html").read_text()
+    assert finish("orders", tmp_path / "run", arms=arms, **settings) == results
+
+    # The run's most extreme samples are written out, and any saved model can be evaluated on its prompts.
+    extreme = {path.name: path.read_text().splitlines() for path in (tmp_path / "run" / "extremes").iterdir()}
+    assert set(extreme) == {f"{end}-{of}-seed0.jsonl" for end in ("top", "bottom") for of in
+                            ("reward", "value", "advantage")}  # fmt: skip
+    best = [json.loads(line)["advantage"] for line in extreme["top-advantage-seed0.jsonl"]]
+    assert len(best) == 12 and best == sorted(best, reverse=True)
+    capsys.readouterr()
+    model = tmp_path / "run" / "checkpoints" / "seed0" / "nll"
+    assert main(["score", str(tmp_path / "run"), "--model", str(model), "--prompts", "3"]) == 0
+    row = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert row["completions"] == 3 and row["arm"].startswith("nll-") and "order_relevance" in row["metrics"]
+    assert main(["score", str(tmp_path / "data"), "--model", str(model)]) == 2
+    assert main(["score", str(tmp_path / "run"), "--model", str(model), "--split", "nowhere"]) == 2
+
+
+def test_each_artifact_of_a_text_task_is_made_from_its_inputs_alone(tmp_path):
+    settings = {"text.prompts": "12", "text.validation_prompts": "6", "eval.episodes": "5", "seeds": "0"}
+    settings |= {"model.mixed_precision": "off", "rl.updates": "1"}
+    finish("orders", tmp_path / "run", arms="data,a_lol,ppo", **settings)
+    recipe = read_recipe(tmp_path / "run" / "recipe.toml")
+    artifacts = one_of_each_kind(recipe)
+    assert len(artifacts) >= 7  # samples, base model, reference, its value, offline, online, completions
+    require_made_alone(recipe, tmp_path / "run", artifacts, tmp_path / "alone")
 
 
 def test_ppo_is_an_arm_like_the_others_and_goes_on_after_a_kill(tmp_path, monkeypatch, capsys):

@@ -99,6 +99,38 @@ class TestHHA:
             ("training records with an answer that ends in a colon", 2)
         ]
 
+    def test_prompts_of_the_published_adapters(self, tmp_path: Path) -> None:
+        _, files = made("hha", tmp_path / "s", FIXTURES / "hha_rows", style="guanaco")
+        row = json.loads((FIXTURES / "hha_rows" / "train.json").read_text().splitlines()[0])
+        text = "".join(row["prefix"][0]).replace("<|prompter|>", " ### Human: ")
+        text = text.replace("<|assistant|>", " ### Assistant: ").strip()
+        assert files["train.jsonl"][0].prompt == dialogue.PREAMBLE + text
+        assert files["train.jsonl"][0].completion == f" {row['suffix'][0]}"
+
+    def test_the_folder_that_the_released_code_cleaned_is_read_once(self, tmp_path: Path) -> None:
+        turns = [["<|prompter|>Hi.", "<|assistant|>"]] * 2
+        rows = [
+            {"prefix": turns, "suffix": [f"Yes {i}.", f"No {i}."], "reward": [0.9, 0.1], "sft_index": 0, "meta": {}}
+            for i in range(3)
+        ]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        for name in ("hh_train_len2/train.json", "hh_train_len2/cleaner_train.json", "hh_test/harmless_base.json"):
+            text_of(tmp_path / "data" / name, lines)
+        text_of(tmp_path / "data" / "hh_test" / "bad_test_indices.json", '{"harmless_base.json": [1]}')
+        text_of(tmp_path / "data" / "hh_test" / "bad_test_indices.jsonl", '{"bad_index": 1}\n')
+        account, files = made("hha", tmp_path / "s", tmp_path / "data", held_out=0.0)
+        assert {name: len(found) for name, found in files.items()} == {"train.jsonl": 6, "test.jsonl": 6}
+        assert [bool(one.meta.get("unjudged")) for one in files["test.jsonl"]] == [False] * 2 + [True] * 2 + [False] * 2
+        assert account.set_aside["data/hh_train_len2/train"] == "cleaner_train stands beside it"
+        assert account.unread == []
+
+    def test_a_broken_list_of_records_is_named(self, tmp_path: Path) -> None:
+        row = {"chosen": "\n\nHuman: Hi.\n\nAssistant: a", "rejected": "\n\nHuman: Hi.\n\nAssistant: b"}
+        text_of(tmp_path / "test" / "rows.jsonl", json.dumps(row))
+        text_of(tmp_path / "test" / "bad_test_indices.json", "[1]")
+        with pytest.raises(UserError, match=r"bad_test_indices.json must map names of files to lists"):
+            made("hha", tmp_path / "s", tmp_path / "test")
+
     def test_an_empty_answer_is_a_bad_row(self, tmp_path: Path) -> None:
         said = "\n\nHuman: Hi.\n\nAssistant:"
         rows = [{"chosen": f"{said} Hello.", "rejected": said}, {"chosen": f"{said} a", "rejected": f"{said} b"}]
@@ -142,6 +174,12 @@ class TestComet:
         content = "head\trelation\ttail\tscore\nPersonX eats\txWant\tto rest\t0.25\n"
         _, files = made("comet", tmp_path / "s", text_of(tmp_path / "train.tsv", content), held_out=0.0)
         assert [(one.completion, one.reward) for one in files["train.jsonl"]] == [(" to rest", 0.25)]
+
+    def test_relations_that_comet_distill_does_not_know_are_left_out(self, tmp_path: Path) -> None:
+        path = text_of(tmp_path / "train.tsv", "PersonX eats\txWant\tto rest\nladder\tObjectUse\tclimb\n")
+        account, files = made("comet", tmp_path / "s", path, style="distill", held_out=0.0)
+        assert [one.meta["relation"] for one in files["train.jsonl"]] == ["xWant"]
+        assert account.left_out == {"relations that COMET-distill does not know": {"count": 1, "first": [f"{path}:2"]}}
 
     def test_prompts_of_the_trained_models(self) -> None:
         assert comet.prompt_of("X eats", "xWant", "distill") == (

@@ -139,7 +139,11 @@ class Agent:
             raise UserError(f"the agent in {folder} needs {error.name}; {install()}") from error
         player = Policy(policy, Sampling(0.0), card.play.shuffle_labels, scoring=card.play.scoring)
         player.calibration = card.play.calibration
-        speaker = None if reflector is None else Reflector(reflector, card.play.reflection_tokens)
+        speaker = (
+            None
+            if reflector is None
+            else Reflector(reflector, card.play.reflection_tokens, carries=card.play.reflection == "carried")
+        )
         return cls(card, player, speaker, sum(weight.numel() for weight in policy.model.parameters()))
 
     def walk(self, finder: Finder, question: str) -> Walked:

@@ -73,6 +73,8 @@ class _Prepare(Data):
 class HHA(_Prepare):
     """Prepare dialogues of a helpful and harmless assistant: Anthropic/hh-rlhf, or rows with rewards based on it."""
 
+    style: Literal["labelled", "guanaco"] = "labelled"
+    """Format of prompts: turns labelled with their speakers, or the format of Guanaco and of the published adapters."""
     sigmoid: bool = False
     """Apply the sigmoid to the rewards in the files, which are a reward model's raw outputs."""
 
@@ -178,6 +180,8 @@ def _show(account: Account, store: Path) -> None:
     for what, rows in (("left out", account.left_out), ("skipped", account.skipped)):
         for reason, found in rows.items():
             print(f"{what}: {found['count']} rows, {reason} ({', '.join(found['first'])})")
+    for name, why in account.set_aside.items():
+        print(f"not read: {name}, since {why}")
     if account.unread:
         print(
             f"not read: {len(account.unread)} files whose names do not say what they are: {', '.join(account.unread)}"

@@ -13,7 +13,7 @@ import tyro
 from reflectrl.core.config import ModelConfig, Word, from_dict, parse_overrides
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.types import UserError
-from reflectrl.methods.offline.config import Algorithm, OfflineConfig
+from reflectrl.methods.shared.offline.config import Algorithm, OfflineConfig
 
 Choice = Annotated[Literal[Algorithm, "ppo"], tyro.conf.arg(metavar="{" + ",".join(get_args(Algorithm)) + "}")]
 """An algorithm. "ppo" is accepted only to raise an error that names the right command."""

@@ -66,7 +66,8 @@ class Judge:
         journal = Journal(self.run / "judge" / "journal.jsonl", Budget(requests=self.max_requests))
         endpoint = Endpoint(config, journal)
         ours, theirs = ({s.group: s for s in self._written(arm)} for arm in (self.arm, self.against))
-        shared = [group for group in ours if group in theirs][: self.prompts or None]
+        judged = [group for group in ours if group in theirs and not ours[group].meta.get("unjudged")]
+        shared = judged[: self.prompts or None]
         if not shared:
             raise UserError(f"judge: {self.arm} and {self.against} have answered no prompt in common")
         path = self.run / "judge" / f"{self.arm}-{self.against}-seed{self.seed}-{self.split}-{self.sampling}.jsonl"

@@ -24,8 +24,8 @@ from reflectrl.learn.batch import Batch, Rollouts
 from reflectrl.learn.online import train_online
 from reflectrl.learn.trainer import Log
 from reflectrl.learn.value import ValueHead
-from reflectrl.methods.offline.config import OfflineConfig
-from reflectrl.methods.offline.learn import Evaluate
+from reflectrl.methods.offline import Evaluate
+from reflectrl.methods.shared.offline.config import OfflineConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.wings.text.learn.text_batch import make_batch
 from reflectrl.wings.text.learn.written import write

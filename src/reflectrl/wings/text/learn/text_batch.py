@@ -14,9 +14,9 @@ from reflectrl.learn.batch import Batch, Slice
 from reflectrl.learn.examples import Example, completion_logits, passes
 from reflectrl.learn.losses import baseline_mean, gae, rewards_to_go
 from reflectrl.learn.value import ValueHead
-from reflectrl.methods.offline.losses import k3
+from reflectrl.methods.shared.offline.losses import k3
 from reflectrl.models.lm import LanguageModel
-from reflectrl.wings.text.learn.written import Written
+from reflectrl.wings.text.learn.written import Completion
 
 
 @torch.no_grad()
@@ -24,7 +24,7 @@ def make_batch(
     lm: LanguageModel,
     reference: LanguageModel | None,
     critic: ValueHead | None,
-    written: Sequence[Written],
+    written: Sequence[Completion],
     scores_K: Tensor,
     config: RLConfig,
 ) -> Batch:

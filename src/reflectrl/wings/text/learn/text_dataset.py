@@ -12,13 +12,13 @@ from torch.nn.utils.rnn import pad_sequence
 from reflectrl.core.prompts.tokens import beginning, conventions, encode_template, ending
 from reflectrl.core.types import UserError
 from reflectrl.learn.examples import Example, completion_logits
-from reflectrl.methods.offline.completions import Dataset
-from reflectrl.methods.offline.config import OfflineConfig
+from reflectrl.methods.shared.offline.completions import Dataset
+from reflectrl.methods.shared.offline.config import OfflineConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import autocast
 from reflectrl.models.sharing import Ids
 from reflectrl.wings.text.samples import dialogue
-from reflectrl.wings.text.samples.sample import Sample
+from reflectrl.wings.text.samples.sample import Sample, imitable
 
 
 class TextCompletions:
@@ -59,7 +59,8 @@ def text_dataset(lm: LanguageModel, samples: Sequence[Sample], config: OfflineCo
     rewards_N = torch.tensor([sample.reward for sample in samples])
     groups = [sample.group for sample in samples]
     units = [str(sample.meta.get("instance", sample.group)) for sample in samples]  # a step belongs to its task
-    return Dataset(TextCompletions(lm, examples), rewards_N, groups, units)
+    worthy = tuple(map(imitable, samples))
+    return Dataset(TextCompletions(lm, examples), rewards_N, groups, units, imitable=() if all(worthy) else worthy)
 
 
 def _example(lm: LanguageModel, sample: Sample, config: OfflineConfig) -> Example:

@@ -18,7 +18,7 @@ from reflectrl.wings.text.learn.text_dataset import prompt_ids
 from reflectrl.wings.text.samples.sample import Sample
 
 
-class Written(NamedTuple):
+class Completion(NamedTuple):
     """A completion that a model has generated.
 
     Attributes:
@@ -39,7 +39,7 @@ def write(
     generators: Sequence[np.random.Generator],
     most_tokens: int,
     prompt_tokens: int,
-) -> list[Written]:
+) -> list[Completion]:
     """Generate one completion for each prompt, all in one batch.
 
     Args:
@@ -58,5 +58,5 @@ def write(
         about = {"tokens": len(ids)}
         filled = replace(sample, completion=text, components=about, logprob=sum(logprobs), reward=math.nan)
         end = (lm.tokenizer.eos_token_id,) if len(ids) < most_tokens else ()
-        found.append(Written(filled, Example((*start, *ids, *end), len(start)), logprobs))
+        found.append(Completion(filled, Example((*start, *ids, *end), len(start)), logprobs))
     return found

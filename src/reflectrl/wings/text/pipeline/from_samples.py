@@ -17,11 +17,11 @@ from reflectrl.core.config import ModelConfig, Recipe
 from reflectrl.core.plugins import reason
 from reflectrl.core.types import UserError, named_seed
 from reflectrl.learn.checkpoint import drop_state, recover, write_folder, write_text
-from reflectrl.methods.offline.algorithms import BY_ADVANTAGE
-from reflectrl.methods.offline.completions import Dataset
-from reflectrl.methods.offline.config import OfflineConfig
-from reflectrl.methods.offline.learn import train_offline
-from reflectrl.methods.offline.reference_cache import ReferenceCache, cached_reference
+from reflectrl.methods.offline import train_offline
+from reflectrl.methods.shared.offline.algorithms import BY_ADVANTAGE
+from reflectrl.methods.shared.offline.completions import Dataset
+from reflectrl.methods.shared.offline.config import OfflineConfig
+from reflectrl.methods.shared.offline.reference_cache import ReferenceCache, cached_reference
 from reflectrl.models.cards import CARD
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from reflectrl.core.config import Recipe
 from reflectrl.core.plugins import names, suggestion
 from reflectrl.core.types import UserError
-from reflectrl.methods.offline.config import Algorithm
+from reflectrl.methods.shared.offline.config import Algorithm
 from reflectrl.runs.artifact import CHECKPOINT, PRETRAINED, Artifact, Build, Graph, Plan, Source, artifact
 from reflectrl.runs.graph import RunKind, in_order
 from reflectrl.runs.stages import evaluation
@@ -223,8 +223,12 @@ def begin_text(recipe: Recipe, run: RunFolder) -> Context:
         raise UserError("processes: a text task is run in one process")
     if not recipe.sections["rewards"]:
         raise UserError("a text task needs [rewards]: components by name with their weights")
-    if recipe.rl.baseline == "gigpo" or recipe.rl.refills:
-        key = "rl.refills" if recipe.rl.refills else "rl.baseline: gigpo"
+    played_only = {
+        "rl.refills": recipe.rl.refills > 0,
+        "rl.baseline: gigpo": recipe.rl.baseline == "gigpo",
+        "rl.entropy_in: returns": recipe.rl.entropy_in == "returns",
+    }
+    for key in [name for name, given in played_only.items() if given]:
         raise UserError(f"{key} is for agents, who play episodes; a text task has completions")
     if recipe.model.policy or recipe.model.reflector:
         raise UserError("model.policy and model.reflector are for agents; a text task has one model, model.source")
@@ -246,12 +250,19 @@ def compare_text(folders: Sequence[Path]) -> None:
     show(console(160), *folders)
 
 
+def write_text_table(folders: Sequence[Path], out: Path) -> None:
+    """Write the table of several runs in the columns of the released code, for `reflectrl compare`."""
+    from reflectrl.wings.text.pipeline.published_table import write_table
+
+    write_table(folders, out)
+
+
 def has_text_task(recipe: Recipe) -> bool:
     """Tell whether a recipe has a text task."""
     return text_settings(recipe).task != "none"
 
 
-RUN_KIND = RunKind("text", has_text_task, plan_text, begin_text, show_text, compare_text)
+RUN_KIND = RunKind("text", has_text_task, plan_text, begin_text, show_text, compare_text, write_text_table)
 
 
 # ---- sets of completions -------------------------------------------------------------------------------------------

@@ -13,13 +13,20 @@ from rich.table import Table
 
 from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import write_text
+from reflectrl.methods.shared.offline.reference_cache import ReferenceCache
 from reflectrl.runs.artifact import Build
 from reflectrl.runs.results import commit, hardware
 from reflectrl.wings.text.generation.generate import read_completions
 from reflectrl.wings.text.generation.table import TextRow, percentiles, pooled, row_of
 from reflectrl.wings.text.pipeline.graph import DATA, places, task_name
+from reflectrl.wings.text.pipeline.left_out import reason_left_out
 from reflectrl.wings.text.pipeline.task import TextTask
-from reflectrl.wings.text.pipeline.training import reference_cache, written_by_reference, written_to
+from reflectrl.wings.text.pipeline.training import (
+    reference_cache,
+    without_completions,
+    written_by_reference,
+    written_to,
+)
 from reflectrl.wings.text.samples import Sample
 
 
@@ -29,10 +36,22 @@ def rows(run: Path, text: TextTask) -> Iterator[TextRow]:
     """
     for arm in text.recipe.arms:
         for seed in text.recipe.seeds[:1] if arm == DATA else text.recipe.seeds:
+            if without_completions(run, arm, seed).exists():
+                continue
             for place in places(text.recipe, seed, arm, text.samples):
                 references = {} if arm == DATA else text.references(place["split"])
                 written = text.test_reward.label(_written(run, text, place))
                 yield row_of(place, written, references, text.recipe.eval.confidence)
+
+
+def left_out(run: Path, text: TextTask) -> list[dict[str, Any]]:
+    """Return the arms without a row of their own, as they had nothing to learn from, with seed and reason."""
+    found = []
+    for arm in text.recipe.arms:
+        for seed in text.recipe.seeds:
+            if why := reason_left_out(run / "checkpoints" / f"seed{seed}" / arm):
+                found.append({"arm": arm, "seed": seed, "why": why})
+    return found
 
 
 def _written(run: Path, text: TextTask, place: Mapping[str, Any]) -> list[Sample]:
@@ -55,6 +74,7 @@ def spread(build: Build, text: TextTask, references: Sequence[Path], values: Seq
         lm = text.load(reference, seed)
         written = written_by_reference(build, seed)
         _, known = reference_cache(text, lm, seed, folder, written, text.offline[0], lambda _: None)
+        write_extremes(build.context.run.path / "extremes", seed, text.training(text.offline[0]), known)
         numbers = {
             "reward": known.values_N + known.advantages_N,
             "value": known.values_N,
@@ -62,6 +82,29 @@ def spread(build: Build, text: TextTask, references: Sequence[Path], values: Seq
         }
         found.append({"seed": seed, **{name: percentiles(values.tolist()) for name, values in numbers.items()}})
     return found
+
+
+EXTREMES = 20
+"""Number of training samples at each end of reward, value and advantage that are written out."""
+
+
+def write_extremes(folder: Path, seed: int, samples: Sequence[Sample], known: ReferenceCache) -> None:
+    """Write the training samples with the highest and the lowest reward, value and advantage, with all three numbers.
+
+    Files are named by end, number and seed, such as "top-advantage-seed0.jsonl". The most extreme sample comes first.
+    """
+    values, gains = known.values_N.tolist(), known.advantages_N.tolist()
+    numbers = [
+        {"reward": value + gain, "value": value, "advantage": gain} for value, gain in zip(values, gains, strict=True)
+    ]
+    for name in ("reward", "value", "advantage"):
+        column = [row[name] for row in numbers]
+        order = sorted(range(len(samples)), key=column.__getitem__)
+        for end, rows in (("bottom", order[:EXTREMES]), ("top", order[::-1][:EXTREMES])):
+            lines = ({"prompt": samples[i].prompt, "completion": samples[i].completion, **numbers[i]} for i in rows)
+            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            folder.mkdir(exist_ok=True)
+            write_text(folder / f"{end}-{name}-seed{seed}.jsonl", text)
 
 
 def write_results(build: Build, text: TextTask, references: Sequence[Path], values: Sequence[Path]) -> None:
@@ -77,6 +120,7 @@ def write_results(build: Build, text: TextTask, references: Sequence[Path], valu
         "rewards": sorted(sections["test_rewards"] or sections["rewards"]),
         "rows": [asdict(row) for row in found],
         "summary": [asdict(line) for line in pooled(found, text.recipe.eval.confidence)],
+        "left_out": left_out(build.context.run.path, text),
         "percentiles": spread(build, text, references, values),
     }
     write_text(build.out, json.dumps(results, indent=1) + "\n")
@@ -102,6 +146,9 @@ def show(screen: Console, *folders: Path) -> None:
         mine = [row for row in lines if (row["task"], row["split"]) == (task, split)]
         mine = [row for row in mine if row["sampling"] in ("", sampling)]
         screen.print(_table(f"{task}, {split} prompts, {sampling}: reward and {level:.0%} interval", mine))
+    for results in found:
+        for one in results.get("left_out", ()):
+            screen.print(f"left out: {one['arm']} (seed {one['seed']}): {one['why']}", soft_wrap=True)
 
 
 def read_results(folder: Path) -> dict[str, Any]:

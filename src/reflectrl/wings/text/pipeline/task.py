@@ -11,8 +11,8 @@ from typing import get_args
 
 from reflectrl.core.config import Recipe
 from reflectrl.core.types import named_seed
-from reflectrl.methods.offline.algorithms import PREFERENCES
-from reflectrl.methods.offline.config import Algorithm
+from reflectrl.methods.shared.offline.algorithms import A_LOL, PREFERENCES
+from reflectrl.methods.shared.offline.config import Algorithm, offline_settings
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.runs.artifact import PRETRAINED, Source
@@ -20,6 +20,7 @@ from reflectrl.runs.folder import Context
 from reflectrl.wings.text.generation.generate import one_per_prompt
 from reflectrl.wings.text.rewards import Reward, build
 from reflectrl.wings.text.samples import Reading, Sample, read_samples
+from reflectrl.wings.text.samples.sample import imitable
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,13 @@ class TextTask:
         return {}
 
     def training(self, algorithm: str) -> list[Sample]:
-        """Return the training samples of an algorithm. Preference algorithms use all samples; the others leave out
-        rejected answers.
+        """Return the training samples of an algorithm. Preference algorithms use all samples, and so does the sampling
+        "all_priority" of advantages; the others leave out rejected answers.
         """
-        found = self.samples("train")
-        return found if algorithm in PREFERENCES else [sample for sample in found if imitable(sample)]
+        found, pooled = self.samples("train"), offline_settings(self.recipe).sampling == "all_priority"
+        if algorithm in PREFERENCES or (pooled and algorithm in A_LOL):
+            return found
+        return [sample for sample in found if imitable(sample)]
 
     def prompts(self, split: str, most: int = 0) -> list[Sample]:
         """Return one sample worth imitating for each of the first `most` prompts of a split; 0 means all prompts."""
@@ -113,12 +116,6 @@ class TextContext(Context):
     @cached_property
     def _tasks(self) -> dict[Path, TextTask]:
         return {}
-
-
-def imitable(sample: Sample) -> bool:
-    """Return whether a completion is worth imitating. All are, unless the row's "sft_index" names another one."""
-    wanted = sample.meta.get("sft_index")
-    return wanted is None or sample.id.rpartition(".")[2] == str(wanted)
 
 
 def read_split(folder: Path, split: str) -> Sequence[Sample]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,11 +20,11 @@ from reflectrl.learn.checkpoint import drop_state, load_state, write_folder
 from reflectrl.learn.examples import Example
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import Verdict
-from reflectrl.methods.offline.completions import Dataset
-from reflectrl.methods.offline.config import Algorithm, OfflineConfig, offline_settings
-from reflectrl.methods.offline.learn import train_offline
-from reflectrl.methods.offline.reference_cache import CARD as REFERENCE_CACHE
-from reflectrl.methods.offline.reference_cache import Outcomes, ReferenceCache, cached_reference
+from reflectrl.methods.offline import train_offline
+from reflectrl.methods.shared.offline.completions import Dataset
+from reflectrl.methods.shared.offline.config import Algorithm, OfflineConfig, offline_settings
+from reflectrl.methods.shared.offline.reference_cache import CARD as REFERENCE_CACHE
+from reflectrl.methods.shared.offline.reference_cache import Outcomes, ReferenceCache, cached_reference
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.scratch import save_scratch
 from reflectrl.runs.artifact import Build, Source
@@ -33,9 +34,13 @@ from reflectrl.wings.text.generation.generate import read_completions, write_com
 from reflectrl.wings.text.learn.online_text import train_online_text
 from reflectrl.wings.text.learn.text_dataset import TextCompletions, prompt_ids, text_dataset
 from reflectrl.wings.text.pipeline.graph import REFERENCE, SPLITS, VALUE, last, places
-from reflectrl.wings.text.pipeline.task import TextTask, imitable, read_split
+from reflectrl.wings.text.pipeline.left_out import nothing_to_learn, reason_left_out, write_left_out
+from reflectrl.wings.text.pipeline.task import TextTask, read_split
 from reflectrl.wings.text.samples import Sample, write_samples
 from reflectrl.wings.text.samples.orders import orders
+from reflectrl.wings.text.samples.sample import imitable
+
+LOG = logging.getLogger(__name__)
 
 Note = Callable[[dict[str, float]], None]
 
@@ -252,6 +257,9 @@ def train_arm(build: Build, text: TextTask, reference: Path, values: Path | None
             data, known = reference_cache(
                 text, lm, seed, values, written_by_reference(build, seed), name, lambda _: None
             )
+            if why := nothing_to_learn(data, known, config, name):
+                leave_out(build, why)
+                return
             train_offline(data, known, config, learning_seed, note, learner, evaluate)
     _save(build.out, lm, seed)
     saved = load_state(learner)
@@ -259,6 +267,14 @@ def train_arm(build: Build, text: TextTask, reference: Path, values: Path | None
         lm.load_weights(saved[0]["weights"])
     _save(build.out.with_name(last(name)), lm, seed)
     drop_state(learner)
+
+
+def leave_out(build: Build, why: str) -> None:
+    """Write the reason why an arm has nothing to learn from in place of its models."""
+    write_left_out(build.out.with_name(last(build.name)), why)
+    write_left_out(build.out, why)
+    build.tick(1, 1, f"left out: {why}")
+    LOG.warning("reflectrl: the arm %s (seed %d) is left out: %s", build.name, build.seed, why)
 
 
 def _evaluate(text: TextTask, lm: LanguageModel, seed: int, path: Path) -> dict[str, float]:
@@ -283,6 +299,9 @@ def _mean(samples: Sequence[Sample]) -> float:
 
 def write_arm(build: Build, text: TextTask, best: Path, last: Path | None) -> None:
     """Generate the missing completions of an arm's best and last checkpoint."""
+    if reason_left_out(best):
+        without_completions(build.context.run.path, build.name, build.seed).touch()
+        return
     models: dict[Path, LanguageModel] = {}
     for place, prompts in unwritten(build, text):
         source = last if place["checkpoint"] == "last" else best
@@ -297,11 +316,18 @@ def write_arm(build: Build, text: TextTask, best: Path, last: Path | None) -> No
 
 def unwritten(build: Build, text: TextTask) -> Iterator[tuple[dict[str, Any], list[Sample]]]:
     """Yield each incomplete set of completions of an arm (an entry of `places`) with all its prompts."""
+    if without_completions(build.context.run.path, build.name, build.seed).exists():
+        return
     for place in places(text.recipe, build.seed, build.name, text.samples):
         prompts = text.prompts(place["split"], text.recipe.eval.episodes)
         path = written_to(build.context.run.path, place)
         if not {sample.id for sample in prompts} <= read_completions(path).keys():
             yield place, prompts
+
+
+def without_completions(folder: Path, arm: str, seed: int) -> Path:
+    """Return the empty file that stands in a run folder for the completions of an arm that was left out."""
+    return folder / "completions" / f"{arm}-seed{seed}-left-out.jsonl"
 
 
 def written_by_reference(build: Build, seed: int) -> Path:

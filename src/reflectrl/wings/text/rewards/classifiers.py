@@ -20,6 +20,7 @@ from reflectrl.core.types import UserError
 from reflectrl.models.load import pick_device, refuse_kernels
 from reflectrl.models.soundness import require_sound
 from reflectrl.models.strangers import hushed, within_weights
+from reflectrl.wings.text.rewards.published import ThreadClassifier, load_classifier
 
 Text = str | tuple[str, str]
 """One text, or two texts that the tokenizer joins with its own separators."""
@@ -32,9 +33,12 @@ UNLIMITED = 10**6
 class Classifier:
     """A sequence classifier on a device. A text's logits do not depend on the rest of its batch.
 
+    Attributes:
+        is_decoder: True for a model that reads from left to right, and judges a text at its last token.
+
     Args:
         source: folder, or name of a hub model. Without `download`, only this machine is searched.
-        labels: number of labels that the model must have.
+        labels: number of labels that the model must have, or the numbers that it may have.
         what: user of the classifier ("reward 'fluency'"), for error messages.
         cut: end at which a text that is too long is truncated.
 
@@ -45,7 +49,7 @@ class Classifier:
     def __init__(
         self,
         source: str,
-        labels: int,
+        labels: int | tuple[int, ...],
         what: str,
         device: str = "auto",
         dtype: Literal["float32", "bfloat16"] = "float32",
@@ -54,10 +58,13 @@ class Classifier:
     ) -> None:
         register()
         model, self.tokenizer = _load(source, what, dtype, download)
-        if model.config.num_labels != labels:
-            raise UserError(f"{what}: the model {source!r} has {model.config.num_labels} labels; it must have {labels}")
+        allowed = (labels,) if isinstance(labels, int) else labels
+        if model.config.num_labels not in allowed:
+            needed = " or ".join(map(str, allowed))
+            raise UserError(f"{what}: the model {source!r} has {model.config.num_labels} labels; it must have {needed}")
         self.tokenizer.truncation_side, self.tokenizer.padding_side = cut, "right"
         self.model = model.to(pick_device(device)).eval()
+        self.is_decoder = hasattr(model, "score") or isinstance(model, ThreadClassifier)  # the library's name
         # A decoder's logits are read at the last token that is not padding. If padding has no token of its own (as in
         # DialogRPT), nothing counts as padding, and a batch holds only texts of equal length.
         pad = self.tokenizer.pad_token_id
@@ -102,9 +109,7 @@ def _load(source: str, what: str, dtype: str, download: bool) -> tuple[Any, Any]
         weights = within_weights(Path(source)) if Path(source).is_dir() else nullcontext()
         with hushed(), weights:
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
-            model, info = AutoModelForSequenceClassification.from_pretrained(
-                source, dtype=getattr(torch, dtype), output_loading_info=True, **options
-            )
+            model, info = load_classifier(source, dtype=getattr(torch, dtype), **options)
     except Exception as error:  # the loaders raise many kinds; all mean "this is not a model I can load"
         if not Path(source).exists() and not download:
             about = "is neither a folder nor the name of a model on this machine (to fetch one: hf download NAME)"

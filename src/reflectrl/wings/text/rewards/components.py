@@ -6,13 +6,15 @@ models' own pages for input formats and the meaning of classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
+import numpy as np
+
 from reflectrl.core.prompts.rendering import render
 from reflectrl.core.prompts.tokens import defused
-from reflectrl.core.types import UserError
+from reflectrl.core.types import UserError, named_seed
 from reflectrl.wings.text.rewards.base import Component, response_of
 from reflectrl.wings.text.rewards.classifiers import Classifier, Text
 from reflectrl.wings.text.samples import dialogue
@@ -33,7 +35,7 @@ class ClassifierComponent(Component):
     """
 
     default: ClassVar[str] = ""
-    labels: ClassVar[int] = 2
+    labels: ClassVar[int | tuple[int, ...]] = 2
     chosen: ClassVar[int] = 0
     cut: ClassVar[Literal["left", "right"]] = "right"
 
@@ -64,7 +66,8 @@ class ClassifierComponent(Component):
         tokenizer = self.classifier.tokenizer
         plain = [replace(sample, completion=defused(tokenizer, sample.completion)) for sample in samples]
         logits_SL = self.classifier.logits([self.text(sample) for sample in plain], self.batch_size)
-        scores_S = logits_SL[:, 0].sigmoid() if self.labels == 1 else logits_SL.softmax(1)[:, self.chosen]
+        one_logit = logits_SL.shape[1] == 1
+        scores_S = logits_SL[:, 0].sigmoid() if one_logit else logits_SL.softmax(1)[:, self.chosen]
         return [float(score) for score in scores_S]
 
     def text(self, sample: Sample) -> Text:
@@ -79,9 +82,42 @@ class Fluency(ClassifierComponent):
 
 
 class Safety(ClassifierComponent):
-    """P(class 0: inoffensive) of a classifier of offensive language on the response."""
+    """P(class 0: inoffensive) of a classifier of offensive language on the response, read after its parent comment.
 
-    default, chosen = "cardiffnlp/twitter-roberta-base-offensive", 0
+    A decoder reads both as turns that end with end-of-text, as the published classifier does (its folder is loaded as
+    it is). An encoder reads them as a pair of texts.
+
+    Args:
+        parent: read the turns before the response. False suits a classifier that was trained on single texts.
+    """
+
+    default, chosen, cut = "cardiffnlp/twitter-roberta-base-offensive", 0, "left"
+
+    def __init__(
+        self,
+        model: str = "",
+        parent: bool = True,
+        device: str = "auto",
+        dtype: Literal["float32", "bfloat16"] = "float32",
+        batch_size: int = 32,
+        download: bool = False,
+    ) -> None:
+        super().__init__(model, device, dtype, batch_size, download)
+        self.parent = parent
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifier of the weights and of the text that is read."""
+        return f"{super().fingerprint} {'thread' if self.parent else 'response'}"
+
+    def text(self, sample: Sample) -> Text:
+        """Return the thread that ends with the response, or the response alone."""
+        response = response_of(sample)
+        turns = _turns(sample) if self.parent else []
+        if self.classifier.is_decoder:
+            end = str(self.classifier.tokenizer.eos_token)
+            return "".join(said + end for said in (*turns, response))
+        return ("\n".join(turns), response) if turns else response
 
 
 class Faithfulness(ClassifierComponent):
@@ -104,8 +140,7 @@ class DialogueRanker(ClassifierComponent):
 
     def text(self, sample: Sample) -> Text:
         """Return the turns of the dialogue, oldest first, and the response."""
-        turns = [said for _, said in dialogue.split(sample.prompt) if said] or [sample.prompt.strip()]
-        return str(self.classifier.tokenizer.eos_token).join([*turns, response_of(sample)])
+        return str(self.classifier.tokenizer.eos_token).join([*_turns(sample), response_of(sample)])
 
 
 class Engagement(DialogueRanker):
@@ -121,13 +156,28 @@ class Upvote(DialogueRanker):
 
 
 class CometCritic(ClassifierComponent):
-    """P(class 1: valid) of a critic that reads an event with its relation, and the inference."""
+    """P(valid) of a critic that reads an event, and the inference as the end of a phrase for the relation.
 
-    chosen = 1
+    The critic of West et al. (2022, arXiv 2110.07178) was trained on such pairs of texts, in which PersonX and PersonY
+    have first names. There, the names are drawn anew for each text. Here, they follow from the event, so an inference
+    always has the same score. The critic may have one logit (its sigmoid counts) or two classes (class 1 is "valid").
+    """
+
+    labels, chosen = (1, 2), 1
 
     def text(self, sample: Sample) -> Text:
-        """Return the prompt and the response."""
-        return sample.prompt.strip(), response_of(sample)
+        """Return the event and the completed phrase.
+
+        Raises:
+            UserError: the sample's meta names no event, or no relation that the critic knows.
+        """
+        head, relation = sample.meta.get("head"), sample.meta.get("relation")
+        if not isinstance(head, str) or relation not in CRITIC_PHRASES:
+            known = ", ".join(CRITIC_PHRASES)
+            raise UserError(f"reward CometCritic: sample {sample.id!r} needs a 'head' and a 'relation' ({known})")
+        tail = f"{CRITIC_PHRASES[relation]} {response_of(sample)}"
+        names = dict(zip(("PersonX", "PersonY"), names_for(head), strict=True))
+        return _named(head.strip(), names), _named(tail, names)
 
 
 class RewardModel(ClassifierComponent):
@@ -174,6 +224,40 @@ class RewardModel(ClassifierComponent):
             messages = [{"role": ROLES[role], "content": said} for role, said in turns]
             return render(tokenizer, messages, open_answer=False)
         return "".join(f"{MARKS[role]}{said}{tokenizer.eos_token}" for role, said in turns)
+
+
+CRITIC_PHRASES = {
+    "HinderedBy": "can be hindered by",
+    "xNeed": "but before, PersonX needed",
+    "xWant": "as a result, PersonX wants",
+    "xIntent": "because PersonX wanted",
+    "xReact": "as a result, PersonX feels",
+    "xAttr": "so, PersonX is seen as",
+    "xEffect": "as a result, PersonX",
+}
+"""Relations of ATOMIC-10x, each with the phrase that its critic was trained on."""
+FIRST_NAMES = (
+    "James", "Mary", "Robert", "Patricia", "John", "Jennifer", "Michael", "Linda", "David", "Susan", "William", "Karen",
+    "Thomas", "Sarah", "Daniel", "Nancy", "Matthew", "Lisa", "Anthony", "Betty", "Mark", "Sandra", "Paul", "Ashley",
+)  # fmt: skip
+"""Frequent first names."""
+
+
+def names_for(event: str) -> tuple[str, str]:
+    """Return two different first names for an event, the same in every run."""
+    first, second = np.random.default_rng(named_seed("names", event)).choice(len(FIRST_NAMES), 2, replace=False)
+    return FIRST_NAMES[first], FIRST_NAMES[second]
+
+
+def _named(text: str, names: Mapping[str, str]) -> str:
+    for person, name in names.items():
+        text = text.replace(person, name)
+    return text
+
+
+def _turns(sample: Sample) -> list[str]:
+    """Return the texts of the dialogue before the response, without knowledge; the prompt if it is no dialogue."""
+    return [said for _, said in dialogue.split(sample.prompt) if said] or [sample.prompt.strip()]
 
 
 PROMPTER = "<|prompter|>"

@@ -14,9 +14,15 @@ HUMAN, ASSISTANT, SYSTEM = "Human", "Assistant", "System"
 ROLES = {"user": HUMAN, "human": HUMAN, "prompter": HUMAN, "assistant": ASSISTANT, "gpt": ASSISTANT, "system": SYSTEM}
 """Names of speakers in data files → our names."""
 
-STYLES = ("labelled", "dialogpt")
-"""Formats of dialogues: "Human: ..." and "Assistant: ...", or end-of-text after each turn (DialoGPT)."""
+STYLES = ("labelled", "dialogpt", "guanaco")
+"""Formats of dialogues: "Human: ..." and "Assistant: ..."; end-of-text after each turn (DialoGPT); or a preamble and
+"### Human: ... ### Assistant: ..." on one line (the QLoRA adapters Guanaco, and the published adapters of A-LoL)."""
 END = "<|endoftext|>"
+PREAMBLE = (
+    "A chat between a curious human and an artificial intelligence assistant. The assistant gives helpful, detailed,"
+    " and polite answers to the user's questions.\n"
+)
+"""Beginning of every prompt of the style "guanaco"."""
 KNOWLEDGE = "Knowledge:"
 """Marker of the assistant's knowledge, which stands before the first turn."""
 
@@ -24,6 +30,7 @@ ONLY = 'a message has a role and a content, which is text or parts {"type": "tex
 """Description of supported messages, for errors."""
 
 _TURN = re.compile(r"(?:\A|\n\n)(Human|Assistant|System):[ \t]?")
+_HASHED = re.compile(r"(?:\A|(?<=\s))### (Human|Assistant|System):[ \t]?")
 _MARK = re.compile(r"\s*(?:<\|(prompter|user|human|assistant|system)\|>|(Human|Assistant|System):)[ \t]?")
 
 
@@ -33,6 +40,10 @@ def render(turns: Iterable[tuple[str, str]], knowledge: str = "", style: str = "
     if style == "dialogpt":
         texts = [text.replace(END, "") for text in (known, *(said for _, said in turns))]  # END may only end turns
         return "".join(text + END for text in texts if text)
+    if style == "guanaco":
+        marked_turns = (f"### {role}: {said} " for role, said in turns)
+        beginning = f"{known}\n{PREAMBLE}" if known else PREAMBLE
+        return f"{beginning}{''.join(marked_turns)}### {ASSISTANT}:"
     return known + "".join(f"\n\n{role}: {said}" for role, said in turns) + f"\n\n{ASSISTANT}:"
 
 
@@ -42,18 +53,20 @@ def answer(said: str, style: str = "labelled") -> str:
 
 
 def split(dialogue: str) -> Turns:
-    """Split a dialogue in either style into turns; [] if the text is not a dialogue.
+    """Split a dialogue in any style into turns; [] if the text is not a dialogue.
 
     An unfinished last turn has the text "". Knowledge before the first turn is skipped.
     """
     if dialogue.endswith(END):
         said = dialogue.split(END)[:-1]
         return [*_alternating(said[said[0].startswith(KNOWLEDGE) :]), (ASSISTANT, "")]
-    first = _TURN.search(dialogue)
+    pattern = _HASHED if PREAMBLE in dialogue else _TURN
+    dialogue = dialogue.replace(PREAMBLE, "", 1)
+    first = pattern.search(dialogue)
     before = dialogue[: first.start()].strip() if first else ""
     if not first or (before and not before.startswith(KNOWLEDGE)):
         return []
-    parts = _TURN.split(dialogue[first.start() :])[1:]
+    parts = pattern.split(dialogue[first.start() :])[1:]
     return [(role, said.strip()) for role, said in zip(parts[::2], parts[1::2], strict=True)]
 
 

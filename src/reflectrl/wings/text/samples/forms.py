@@ -109,7 +109,7 @@ def _pair(prompt: Any, completion: Any, name: str) -> tuple[str, str]:
     return checked(prompt, "prompt"), checked(completion, name)
 
 
-def ranked(row: Row, name: str, missing: float | None) -> list[Sample]:
+def ranked(row: Row, name: str, missing: float | None, style: str = "labelled") -> list[Sample]:
     """Read an HHA row, with the dialogue so far ("prefix"), text ("suffix") and reward of each response.
 
     Responses may be in any order. A response to a different dialogue than the first gets a group of its own.
@@ -120,22 +120,22 @@ def ranked(row: Row, name: str, missing: float | None) -> list[Sample]:
     if not len(prefixes) == len(suffixes) == len(rewards) or not suffixes:
         raise BadRowError("lengths differ", f"{len(prefixes)} prefix, {len(suffixes)} suffix, {len(rewards)} reward")
     meta = clean({key: row[key] for key in ("sft_index", "meta") if row.get(key) not in (None, {})})
-    first = _ranked_prompt(prefixes[0])
+    first = _ranked_prompt(prefixes[0], style)
     samples = []
     for k, (prefix, suffix, reward) in enumerate(zip(prefixes, suffixes, rewards, strict=True)):
-        prompt = first if prefix == prefixes[0] else _ranked_prompt(prefix)
-        completion = dialogue.answer(text({"suffix": suffix}, "suffix").strip())
+        prompt = first if prefix == prefixes[0] else _ranked_prompt(prefix, style)
+        completion = dialogue.answer(text({"suffix": suffix}, "suffix").strip(), style)
         samples.append(Sample(f"{name}.{k}", group_of(prompt), prompt, completion, finite(reward, "reward"), meta=meta))
     return samples
 
 
-def _ranked_prompt(prefix: Any) -> str:
+def _ranked_prompt(prefix: Any, style: str) -> str:
     if not isinstance(prefix, list) or not prefix or not all(isinstance(turn, str) for turn in prefix):
         raise BadRowError("prefix must be a list of turns", f"not {prefix!r:.60}")
     turns = dialogue.marked(prefix)
     if not turns:
         raise BadRowError("empty prefix")
-    return checked(dialogue.render(turns), "prefix")
+    return checked(dialogue.render(turns, style=style), "prefix")
 
 
 def normalised(row: Row, name: str, missing: float | None) -> list[Sample]:

@@ -91,6 +91,12 @@ def tied(group: Sequence[Sample]) -> bool:
     return len(group) > 1 and all(sample.reward == group[0].reward for sample in group)
 
 
+def imitable(sample: Sample) -> bool:
+    """Return whether a completion is worth imitating. All are, unless the row's "sft_index" names another one."""
+    wanted = sample.meta.get("sft_index")
+    return wanted is None or sample.id.rpartition(".")[2] == str(wanted)
+
+
 def group_of(prompt: str) -> str:
     """Return the default group of a prompt: 16 hexadecimal digits of its hash."""
     return hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]

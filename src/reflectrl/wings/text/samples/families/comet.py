@@ -14,7 +14,7 @@ from typing import Any
 from reflectrl.core.plugins import suggestion
 from reflectrl.wings.text.samples.families.sources import Source, records, split_of
 from reflectrl.wings.text.samples.families.store import Entry, Family
-from reflectrl.wings.text.samples.rows import BadRowError, checked, finite, number, parsed, text, to_float
+from reflectrl.wings.text.samples.rows import BadRowError, LeftOutError, checked, finite, number, parsed, text, to_float
 from reflectrl.wings.text.samples.sample import Sample, group_of
 
 RELATIONS = {
@@ -52,6 +52,9 @@ STYLES = {
 }
 """Formats of prompts: words, or the formats of the COMET-distill and COMET-ATOMIC 2020 models."""
 
+DISTILLED = ("HinderedBy", "xAttr", "xEffect", "xIntent", "xNeed", "xReact", "xWant")
+"""Relations of ATOMIC-10x. COMET-distill and its critic know no others."""
+
 SCORE = "valid"
 """Name of the critic's score among a sample's components."""
 
@@ -81,6 +84,8 @@ def read(record: Any, name: str, source: Source, style: str) -> Iterator[Entry]:
             raise BadRowError("unknown split", f"{row['split']!r:.40} (known: train, val, test)")
     head, relation, tail = (text(row, key).strip() for key in ("head", "relation", "tail"))
     prompt = prompt_of(head, relation, style)
+    if style == "distill" and relation not in DISTILLED:
+        raise LeftOutError("relations that COMET-distill does not know")
     components = {} if math.isnan(score) else {SCORE: score}
     meta = {"head": head, "relation": relation}
     yield Entry([Sample(name, group_of(prompt), prompt, f" {tail}", score, components, meta=meta)], split, head)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
@@ -51,6 +51,7 @@ class Family(NamedTuple):
         records: yields ("file:line", record) of a file, in order.
         read: maps (record, name, source, style) to entries. It raises BadRowError for a bad record, and yields
             LeftOutError for a part of a record that is left out.
+        set_aside: returns, by name, why some of the files are no data.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Family(NamedTuple):
     usable: Callable[[Source], bool]
     records: Callable[[Source], Iterator[tuple[str, Any]]]
     read: Callable[[Any, str, Source, str], Iterable[Entry | LeftOutError]]
+    set_aside: Callable[[Sequence[Source]], Mapping[str, str]] = lambda sources: {}
 
 
 @dataclass
@@ -72,6 +74,7 @@ class Account:
         left_out: reason → (count, first places) of rows that are known to be unusable and need no repair.
         skipped: reason → (count, first places) of bad rows.
         unread: files whose names do not tell their split.
+        set_aside: file → why it is no data.
         options: options of the preparation.
     """
 
@@ -82,6 +85,7 @@ class Account:
     left_out: dict[str, Any] = field(default_factory=dict)
     skipped: dict[str, Any] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
+    set_aside: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -131,8 +135,10 @@ def prepare(
         raise UserError(f"the held-out share must be from 0 to below 0.5, not {held_out}")
     before = read_account(store, family.name)
     found = [one for one in find(paths, family.endings) if store.resolve() not in one.path.resolve().parents]
-    sources = [source for source in found if family.usable(source)]
     account = Account(family.name, options={"style": style, "held_out": held_out, "sigmoid": sigmoid})
+    account.set_aside = dict(family.set_aside(found))
+    found = [source for source in found if source.name not in account.set_aside]
+    sources = [source for source in found if family.usable(source)]
     account.unread = [source.name for source in found if source not in sources]
     missing = [split for split in SPLITS[1:] if split not in {source.split for source in sources}]
     writer = _Writer(store, missing, held_out, sigmoid)

@@ -1,0 +1,141 @@
+"""A reflector that keeps notes, where the observation does not: players with and without it, on the same episodes.
+
+    python -m benchmarks.remembering --worlds lights --seeds 0 1 2 --out runs/remembering
+
+The environment shows the latest reply only. The arms differ in what a player has of the past:
+
+- none: a policy alone.
+- fresh: a pair. Its reflector is taught the same notes, but never reads what it has written before.
+- carried: the same pair, whose reflector reads its previous reflection (`play.reflection = "carried"`).
+- written: a policy alone that reads the environment's own notes, written by hand. ALFWorld has such notes.
+
+All arms imitate the same demonstrations for the same number of optimiser steps: a pair splits them between its players.
+Every finished cell is a line of OUT.jsonl, and the same command continues an interrupted series.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+import tyro
+
+import reflectrl
+from benchmarks.portals import commit, interval
+
+Arm = Literal["none", "fresh", "carried", "written"]
+World = Literal["lights", "alfworld"]
+ARMS: tuple[Arm, ...] = ("none", "fresh", "carried", "written")
+
+LIGHTS: Mapping[str, Any] = {
+    "env": {"name": "reflectrl.examples.lights:LightsEnv"},
+    "model": {"family": "llama", "layers": 2, "width": 64, "heads": 4},
+    "play": {"scoring": "trie", "reflection_tokens": 24},
+    "teach": {"noise": [0.0], "negatives": 0},
+    "sft": {"optimizer": "muon", "steps": 200, "policy_steps": 60, "policy_from": "reflector", "eval_every": 20},
+}
+ALFWORLD: Mapping[str, Any] = {
+    "env": {"name": "alfworld", "recall": 1, "status": False, "analysis": "belief"},
+    "model": {"family": "llama", "layers": 2, "width": 96, "heads": 4, "vocab": 1024, "context": 1024},
+    "play": {"scoring": "trie", "reflection_tokens": 120},
+    "teach": {"tasks": 600, "validation_tasks": 30, "noise": [0.0, 0.3], "negatives": 0},
+    "sft": {
+        "optimizer": "muon", "text_coef": 0.5, "by_episode": True, "batch_size": 32, "steps": 500, "policy_steps": 150,
+        "policy_from": "reflector", "eval_every": 100, "eval_rows": 128,
+    },
+}  # fmt: skip
+WORLDS: Mapping[World, Mapping[str, Any]] = {"lights": LIGHTS, "alfworld": ALFWORLD}
+WRITTEN: Mapping[World, Mapping[str, Any]] = {"alfworld": {"status": True, "guide": True}}
+"""Settings with which an environment shows its own notes."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of the comparison."""
+
+    worlds: tuple[World, ...] = ("lights",)
+    """Environments to play."""
+    arms: tuple[Arm, ...] = ARMS
+    """Arms to run. An environment without notes of its own skips "written"."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds of weights and batches."""
+    split: str = "test"
+    """Split that is played in the end."""
+    episodes: int = 0
+    """Number of its tasks; 0 takes all."""
+    games: str = ""
+    """Folder of ALFWorld's games; "" is the default."""
+    out: Path = Path("runs/remembering")
+    """Folder of the runs. The results are in a file of this name with the ending .jsonl."""
+
+
+def main(settings: Settings) -> None:
+    """Run the missing cells seed by seed, and print the table in the end."""
+    results = settings.out.with_name(settings.out.name + ".jsonl")
+    results.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    for seed in settings.seeds:
+        for world in settings.worlds:
+            for arm in settings.arms:
+                cell = {"world": world, "arm": arm, "seed": seed, "split": settings.split}
+                done = any(cell.items() <= line.items() for line in lines)
+                if not done and (arm != "written" or world in WRITTEN):
+                    lines.append({**cell, **run_cell(settings, world, arm, seed), "commit": commit()})
+                    with results.open("a", encoding="utf-8") as file:
+                        print(json.dumps(lines[-1]), file=file, flush=True)
+    print("\n".join(table(lines)))
+
+
+def recipe_of(world: World, arm: Arm, seed: int, games: str = "") -> dict[str, Any]:
+    """Return the settings of a cell's run."""
+    changed = json.loads(json.dumps(WORLDS[world]))
+    if arm == "written":
+        changed["env"] |= WRITTEN[world]
+    if arm == "carried":
+        changed["play"]["reflection"] = "carried"
+    if games and world == "alfworld":
+        changed["env"]["games"] = games
+    arms = ["sft"] if arm in ("fresh", "carried") else ["sft-no-reflection"]
+    return {**changed, "arms": arms, "seeds": [seed], "threads": 1}
+
+
+def run_cell(settings: Settings, world: World, arm: Arm, seed: int) -> dict[str, Any]:
+    """Train the players of a cell, or continue, and play the held-out tasks."""
+    recipe, folder = recipe_of(world, arm, seed, settings.games), settings.out / f"{world}-{arm}-{seed}"
+    recipe["eval"] = {"splits": [settings.split], "sampling": ["greedy"], "episodes": settings.episodes}
+    start = time.process_time()
+    reflectrl.train(recipe.pop("env"), folder, until="sft", **recipe)
+    trained = time.process_time()
+    recipe = recipe_of(world, arm, seed, settings.games) | {"eval": recipe["eval"]}
+    run = reflectrl.train(recipe.pop("env"), folder, until="eval", **recipe)
+    [row] = [row for row in run.results["rows"] if row["stage"] in ("full", "all") and row.get("group") is None]
+    return {
+        "success": row["success"],
+        "tasks": row["episodes"],
+        "train_seconds": round(trained - start, 1),
+        "play_seconds": round(time.process_time() - trained, 1),
+    }
+
+
+def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a table with a row per world and arm."""
+    names = ("world", "arm", "seeds", "tasks won, %", "by seed", "training, s", "play, s")
+    shown = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for line in lines:
+        groups.setdefault((line["world"], line["arm"]), []).append(line)
+    for (world, arm), members in sorted(groups.items(), key=lambda item: (item[0][0], ARMS.index(item[0][1]))):
+        won = f"{100 * fmean(line['success'] for line in members):.1f} {interval(members)}"
+        by_seed = ", ".join(f"{100 * line['success']:.1f}" for line in members)
+        times = [f"{fmean(line[key] for line in members):.0f}" for key in ("train_seconds", "play_seconds")]
+        shown.append(f"| {world} | `{arm}` | {len(members)} | {won} | {by_seed} | {' | '.join(times)} |")
+    return shown
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings, description=__doc__))

@@ -1,1 +1,0 @@
-"""Distillation of a pair of reflector and policy into a policy that needs no reflections."""

@@ -1,0 +1,482 @@
+"""Offline learning from completions with rewards: likelihood, A-LoL and relatives, preferences.
+
+The loop serves text (samples with rewards) and agents (steps of logged episodes). It reads both as completions
+(`shared/offline/completions.py`). The reference's log-probabilities and values were computed before, so one model is in
+memory (`shared/offline/reference_cache.py`). The settings are in `shared/offline/config.py`, since texts have them too.
+
+Sources: Baheti et al. 2024; for "archer", Zhou et al. 2024 (`shared/offline/utterance_critic.py`), whose offline form
+weights completions by exp(beta · advantage) without importance ratios, as here. Departures from the released code of
+Baheti et al.: each of their algorithms works with every kind of sampling, the loss does not depend on accumulation, and
+dropout is off, so ratios are 1 before the first step. The reference stays as it is; the released code can replace it by
+a better checkpoint during training (`--baseline_update_threshold`, in none of its published commands).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate as running
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+from reflectrl.core.types import Episode, Sampling, Task, Turn, named_seed
+from reflectrl.methods.shared.offline.config import Algorithm, LogAlgorithm, OfflineConfig, offline_settings
+from reflectrl.runs.arms import Arm, base, plain, teaching
+from reflectrl.runs.artifact import CHECKPOINT, PLAYED, Artifact, Build, Plan, Source, artifact
+
+if TYPE_CHECKING:  # these bring torch, which a dry run does without
+    from reflectrl.core.config import Recipe
+    from reflectrl.core.envs.base import TextEnv
+    from reflectrl.core.players.base import LiveEpisode
+    from reflectrl.learn.trainer import Log, Metrics, Verdict
+    from reflectrl.methods.shared.offline.completions import Dataset
+    from reflectrl.methods.shared.offline.reference_cache import Outcomes, ReferenceCache
+    from reflectrl.models.players import Policy
+    from reflectrl.runs.metrics import MetricsFile
+
+SECTIONS = {"offline": OfflineConfig}
+SETTINGS = (*PLAYED, "sft", "offline", "rl.temperature", "rl.eval_sampling")
+"""Recipe keys that offline learning depends on."""
+RVS, ARCHER = "rvs", "archer"
+"""Further algorithms: return-conditioned cloning, and advantages of a critic."""
+Evaluate = Callable[[], dict[str, float]]
+"""Function that scores the current model. The most important score comes first; higher is better."""
+
+
+# ---- the loop --------------------------------------------------------------------------------------------------------
+
+
+def train_offline(
+    data: Dataset,
+    cache: ReferenceCache,
+    config: OfflineConfig,
+    seed: int,
+    log: Log,
+    state_folder: Path | None = None,
+    evaluate: Evaluate | None = None,
+) -> None:
+    """Train the model that the data is bound to, in place. It ends with the weights that scored best.
+
+    Args:
+        cache: the reference's log-probabilities and values on the same data.
+        log: receives one flat dictionary per evaluation, the first before any step. A truthy return value ends the
+            training.
+        state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
+        evaluate: scores the model. With None, checkpoints are compared by the loss on held-out prompts (or tasks),
+            which are then excluded from training.
+
+    Raises:
+        UserError: there is nothing to learn from: no preference, or no completion of positive weight.
+    """
+    import numpy as np
+
+    from reflectrl.learn.optim import make_optimizers
+    from reflectrl.learn.trainer import Trainer, accumulate, linear
+    from reflectrl.methods.shared.offline.algorithms import (
+        DRAWN,
+        PREFERENCES,
+        items_of,
+        losses_of,
+        mean_loss,
+        sampling_weights,
+    )
+    from reflectrl.methods.shared.offline.reference_value import split
+    from reflectrl.methods.shared.offline.sampling import batches, scaled_steps
+
+    items = train = items_of(data, config.algorithm)
+    if evaluate is None:
+        rows, held = split([data.units[item.rows[0]] for item in items], config.held_out, seed)
+        train, held_out = [items[i] for i in rows], [items[i] for i in held]
+    weights_N = sampling_weights(train, cache, config)
+    sampling = config.sampling if config.algorithm in DRAWN else "none"
+    imitable = sum(data.imitable[item.rows[0]] for item in train) if data.imitable else 0
+    steps = scaled_steps(config.steps, sampling, weights_N, imitable)
+    shared = {"steps": steps, "positive_share": float((weights_N > 0).float().mean())}
+    scale = config.preference_lr_scale if config.algorithm in PREFERENCES else 1.0
+    optimizers = make_optimizers(
+        data.completions.lm, replace(config, lr=config.lr * scale, muon_lr=config.muon_lr * scale)
+    )
+    trainer = Trainer(data.completions.lm, optimizers, config.max_grad_norm, state_folder)
+
+    def evaluated() -> tuple[Metrics, list[float]]:
+        """Return metrics, and the score by which checkpoints are compared."""
+        if evaluate is not None:
+            scores = evaluate()
+            return scores, list(scores.values())
+        eval_loss = mean_loss(data, cache, held_out, config, trainer.team)
+        return {"eval_loss": eval_loss}, [-eval_loss]
+
+    if trainer.resumed is None:
+        # The first weights are a candidate: no algorithm may end below what it started from.
+        metrics, score = evaluated()
+        trainer.keep_if_best(score)
+        log({"step": 0, **metrics, **shared})
+    drawn = batches(sampling, weights_N, config.batch_size, seed, skip=trainer.step)
+    while not trainer.has_ended(steps):
+        trainer.set_rate(linear(trainer.step, steps, config.warmup))
+        rows = next(drawn)
+        terms: Metrics = {}
+        own = trainer.team.part(rows)
+        for part in np.array_split(own, min(config.accumulate, len(own))) if own else ():
+            loss_N, noted = losses_of(data, cache, [train[i] for i in part], config)
+            loss = loss_N.sum() / len(rows)
+            loss.backward()
+            share = len(part) / len(rows)
+            accumulate(terms, {"loss": loss})
+            accumulate(terms, noted, share)
+        trainer.update(terms)
+        trainer.step += 1
+
+        if trainer.is_due(config.eval_every, steps):
+            metrics, score = evaluated()
+            trainer.checkpoint({**metrics, **shared, **trainer.means()}, score, log)
+    trainer.finish()
+
+
+# ---- return-conditioned imitation ------------------------------------------------------------------------------------
+#
+# In place of a reflection, the prompt of every step states the return to go. Source: Emmons et al. 2022, "RvS: What is
+# Essential for Offline RL via Supervised Learning?", conditioning on reward.
+
+
+def target_return(value: float) -> str:
+    """Return the text that states the return to go. It stands in the prompt in place of a reflection."""
+    return f"{round(value, 6):+.1f} to come."  # floating-point sums of equal rewards may differ in their last digits
+
+
+def with_target_returns(episodes: Iterable[Episode], gamma: float = 1.0) -> Iterator[Episode]:
+    """Yield the episodes with the return to go stated at every step.
+
+    A policy that imitates such episodes can be conditioned on a return.
+    """
+    from reflectrl.core.episodes import without_reflections
+
+    for episode in without_reflections(episodes):
+        rewards = [step.reward for step in reversed(episode.steps)]
+        returns = list(running(rewards, lambda later, reward: reward + gamma * later))[::-1]
+        steps = [
+            replace(step, turns=(Turn("target_return", target_return(value)), *step.turns))
+            for step, value in zip(episode.steps, returns, strict=True)
+        ]
+        yield replace(episode, steps=tuple(steps))
+
+
+class TargetReturnPlayer:
+    """A player in the reflector's place. It states the return to go that is needed to reach `target` in the episode.
+
+    Args:
+        target: return of the whole episode, in environment units.
+    """
+
+    def __init__(self, target: float) -> None:
+        self.target = target
+
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        return [
+            Turn("target_return", target_return(self.target - sum(step.reward for step in episode.steps)))
+            for episode in episodes
+        ]
+
+
+# ---- the log ---------------------------------------------------------------------------------------------------------
+
+
+@artifact("log", "rl", "episodes/offline-seed{seed}.jsonl",
+          settings=(*PLAYED, "offline.log_episodes", "rl.temperature"))  # fmt: skip
+def mixed_log(build: Build, *, teaching: Path, plain: Path | None) -> None:
+    """Write a log of mixed quality: the teacher's trajectories, with and without noise, then episodes of a policy.
+
+    Args:
+        teaching: the teaching episodes.
+        plain: the policy after SFT; None if the recipe wants no episodes of it.
+    """
+    from reflectrl.core.envs import make
+    from reflectrl.core.envs.pool import pool_of
+    from reflectrl.core.episodes import read_episodes, to_line
+    from reflectrl.learn.checkpoint import write_text
+    from reflectrl.learn.validation import success_rate
+
+    recipe, count = build.recipe, offline_settings(build.recipe).log_episodes
+    taught = read_episodes(teaching)
+    episodes = [episode for episode in taught if episode.provenance.get("kind") != "negative"]  # negatives break off
+    if plain is not None:
+        policy = load_policy(recipe, plain, build.seed)
+        with pool_of(recipe) as envs:
+            played = play_tasks(policy, envs, make(recipe.env).tasks("train"), count, named_seed(build.seed, "log"))
+        episodes += [replace(episode, provenance={"player": "policy", "policy": "plain"}) for episode in played]
+    write_text(build.out, "".join(to_line(episode) + "\n" for episode in episodes))
+    build.tick(len(episodes), len(episodes), f"{success_rate(episodes):.0%} of them won")
+
+
+@mixed_log.continued_while
+def lacks_episodes(build: Build) -> bool:
+    """Return whether episodes are missing from the log."""
+    from reflectrl.core.envs import make
+    from reflectrl.core.teach import Demonstration
+    from reflectrl.runs.demonstrations import finished_lines, planned_demonstrations
+
+    recipe, env = build.recipe, make(build.recipe.env)
+    taught = 0
+    for planned in planned_demonstrations(recipe, env, build.seed, "train"):
+        kind = planned.kind if isinstance(planned, Demonstration) else planned.provenance.get("kind")
+        taught += kind != "negative"
+    expected = taught + offline_settings(recipe).log_episodes * len(env.tasks("train"))
+    return finished_lines(build.out) < expected
+
+
+def planned_log(plan: Plan) -> Artifact:
+    """Plan the log: the teacher's trajectories, and episodes of the SFT policy if the recipe asks for some."""
+    policy = plain(plan) if offline_settings(plan.recipe).log_episodes else None
+    return mixed_log(plan, "episodes", teaching=teaching(plan, "train"), plain=policy)
+
+
+def play_tasks(
+    policy: Policy, make_env: Callable[[], TextEnv], tasks: Sequence[Task], times: int, seed: int
+) -> list[Episode]:
+    """Play each task `times` times; return the episodes in the order of the tasks."""
+    from reflectrl.core.rollout import Job, rollout
+
+    jobs = [Job(task, named_seed(seed, task.id, i)) for task in tasks for i in range(times)]
+    order = {job.seed: number for number, job in enumerate(jobs)}
+    policy.clear_cache()
+    return sorted(rollout(jobs, make_env, policy), key=lambda episode: order[episode.seed])
+
+
+# ---- the reference and its value -------------------------------------------------------------------------------------
+
+
+@artifact("offline", "rl", "checkpoints/seed{seed}/offline-value/reference_cache.json", settings=SETTINGS)
+def reference_value(build: Build, *, log: Path, reference: Path) -> None:
+    """Fit the reference's value, and cache log-probabilities and advantages of every step of the log."""
+    from reflectrl.core.envs.pool import pool_of
+    from reflectrl.runs.metrics import MetricsFile
+
+    recipe, seed = build.recipe, build.seed
+    shared = {"kind": "offline_value", "seed": seed, "arm": None}
+    with pool_of(recipe) as envs, MetricsFile(build.metrics, build.learner, shared) as file:
+        note = partial(note_progress, file, build, offline_settings(recipe))
+        _reference_cache(recipe, log, build.out, seed, load_policy(recipe, reference, seed), envs, note)
+
+
+def reference(plan: Plan) -> Artifact:
+    """Plan the reference: a policy that imitates the log, and from which other policies start."""
+    return learned_from_log(plan, "offline-reference", log=planned_log(plan), start=base(plan), algorithm="nll")
+
+
+# ---- the policies ----------------------------------------------------------------------------------------------------
+
+
+@artifact("offline", "rl", CHECKPOINT, settings=SETTINGS, shared=True)
+def learned_from_log(build: Build, *, log: Path, start: Source, value: Path | None = None, algorithm: str) -> None:
+    """Train a policy, which reads no reflections, from the log of episodes.
+
+    Args:
+        log: the log.
+        start: the initial model.
+        value: the value of the initial policy in every state of the log; None if it is not needed.
+        algorithm: a `LogAlgorithm`, "rvs" (return-conditioned cloning) or "archer" (advantages of a critic).
+    """
+    from reflectrl.core.envs.pool import pool_of
+    from reflectrl.learn.checkpoint import drop_state, write_folder
+    from reflectrl.runs.metrics import MetricsFile
+    from reflectrl.runs.players import is_base
+
+    recipe, seed, name = build.recipe, build.seed, build.name
+    config = _from_scratch(recipe, algorithm) if is_base(start) else _from_reference(recipe, algorithm)
+    policy, learning_seed = load_policy(recipe, start, seed), named_seed(seed, name)
+    with (
+        pool_of(recipe) as envs,
+        MetricsFile(build.metrics, build.learner, {"kind": "offline", "seed": seed, "arm": name}) as file,
+    ):
+        note = partial(note_progress, file, build, config)
+        evaluate = partial(evaluate_on_validation, recipe, policy, algorithm, envs, seed)
+        if algorithm == ARCHER:
+            data, cache = _criticised(build, log, policy)
+        elif value is not None:
+            data, cache = _reference_cache(recipe, log, value, seed, policy, envs, note)
+        else:
+            data, cache = _without_value(recipe, log, policy, algorithm)
+        train_offline(data, cache, config, learning_seed, note, build.learner, evaluate)
+    write_folder(build.out, policy.lm.saver(artifact=name, seed=seed))
+    drop_state(build.learner)
+
+
+def from_value(algorithm: str, plan: Plan) -> Artifact:
+    """Plan a policy that learns from the log by an algorithm which uses the reference's value."""
+    episodes, start = planned_log(plan), reference(plan)
+    value = reference_value(plan, "offline-value", log=episodes, reference=start)
+    name = f"offline-{algorithm}"
+    return learned_from_log(plan, name, log=episodes, start=start, value=value, algorithm=algorithm)
+
+
+def from_critic(plan: Plan) -> Artifact:
+    """Plan a policy that learns from the log by a critic's advantages."""
+    return learned_from_log(plan, "offline-archer", log=planned_log(plan), start=reference(plan), algorithm=ARCHER)
+
+
+def from_returns(plan: Plan) -> Artifact:
+    """Plan a policy that imitates the log and is told the return."""
+    return learned_from_log(plan, "offline-rvs", log=planned_log(plan), start=base(plan), algorithm=RVS)
+
+
+def _from_scratch(recipe: Recipe, algorithm: str) -> OfflineConfig:
+    """Return the settings of a policy that starts from the base model, with the optimiser settings of [sft].
+
+    All arms take the same number of steps in total, counting the steps that made the reference.
+    """
+    config = offline_settings(recipe)
+    steps = config.reference_steps + (config.steps if algorithm == RVS else 0)
+    rates = {name: getattr(recipe.sft, name) for name in ("optimizer", "lr", "muon_lr", "weight_decay", "batch_size")}
+    return replace(config, algorithm="nll", steps=steps, **rates)
+
+
+def _from_reference(recipe: Recipe, algorithm: str) -> OfflineConfig:
+    config = offline_settings(recipe)
+    if algorithm not in get_args(LogAlgorithm):
+        return config
+    return replace(config, algorithm=cast(LogAlgorithm, algorithm))
+
+
+def load_policy(recipe: Recipe, source: Source, seed: int) -> Policy:
+    """Load a policy that reads no reflections and samples at the temperature of [rl]."""
+    from reflectrl.models.load import load_model
+    from reflectrl.runs.players import instructed, make_policy, model_source
+
+    lm = load_model(model_source(recipe, source, "policy"), recipe.model, "policy", named_seed(seed, "policy"))
+    return make_policy(recipe, instructed(recipe, lm, "policy"), Sampling(recipe.rl.temperature))
+
+
+# ---- the log as data -------------------------------------------------------------------------------------------------
+
+
+def _without_value(recipe: Recipe, log: Path, policy: Policy, algorithm: str) -> tuple[Dataset, ReferenceCache]:
+    """Return the log as a policy's data. Before a reference exists, the value is 0."""
+    import torch
+
+    from reflectrl.core.episodes import read_episodes, without_reflections
+    from reflectrl.methods.shared.offline.completions import step_dataset
+    from reflectrl.methods.shared.offline.reference_cache import score_reference
+
+    episodes, config = read_episodes(log), offline_settings(recipe)
+    seen = with_target_returns(episodes, config.gamma) if algorithm == RVS else without_reflections(episodes)
+    data = step_dataset(policy, list(seen), config)
+    return data, score_reference(data, torch.zeros(len(data)))
+
+
+def _reference_cache(
+    recipe: Recipe, log: Path, folder: Path, seed: int, reference: Policy, envs: Callable[[], TextEnv], note: Log
+) -> tuple[Dataset, ReferenceCache]:
+    """Return the log as a policy's data, and the reference's view of it, which `folder` keeps."""
+    from reflectrl.core import distributed
+    from reflectrl.core.episodes import read_episodes, without_reflections
+    from reflectrl.methods.shared.offline.completions import step_dataset
+    from reflectrl.methods.shared.offline.reference_cache import cached_reference
+
+    config, fitting_seed = offline_settings(recipe), named_seed(seed, "value")
+    data = step_dataset(reference, list(without_reflections(read_episodes(log))), config)
+    by_play = config.value_from == "rollouts"
+    played = partial(_played, recipe, reference, envs, data, seed) if by_play else None
+    return data, distributed.first(lambda: cached_reference(folder, data, config, fitting_seed, note, played))
+
+
+def _criticised(build: Build, log: Path, reference: Policy) -> tuple[Dataset, ReferenceCache]:
+    """Return the log as data, and an utterance-level critic's view of it. Fitting the critic writes its metrics."""
+    from reflectrl.core import distributed
+    from reflectrl.core.episodes import read_episodes, without_reflections
+    from reflectrl.methods.shared.offline.completions import step_dataset
+    from reflectrl.methods.shared.offline.utterance_critic import cached_critic
+    from reflectrl.runs.metrics import MetricsFile
+
+    name, seed, config = "offline-critic", build.seed, offline_settings(build.recipe)
+    episodes = list(without_reflections(read_episodes(log)))
+    data = step_dataset(reference, episodes, config)
+    noted: list[dict[str, float]] = []
+    folder, fitting_seed = build.out.with_name(name), named_seed(seed, "critic")
+    cache = distributed.first(lambda: cached_critic(folder, data, episodes, config, fitting_seed, noted.append))
+    if noted:
+        shared = {"kind": "offline_critic", "seed": seed, "arm": None}
+        run = build.context.run
+        with MetricsFile(run.metrics(seed, name), run.learner(seed, name), shared) as file:
+            for metrics in noted:
+                file.write(metrics)
+    return data, cache
+
+
+def _played(recipe: Recipe, reference: Policy, envs: Callable[[], TextEnv], data: Dataset, seed: int) -> Outcomes:
+    """Play the reference on training and validation tasks; return its reward-to-go from each state."""
+    from reflectrl.core.envs import make
+    from reflectrl.core.episodes import task_key
+    from reflectrl.learn.steps import flatten
+    from reflectrl.methods.shared.offline.reference_cache import Outcomes
+
+    env, config = make(recipe.env), offline_settings(recipe)
+    tasks = [*env.tasks("train"), *env.tasks("validation")]
+    episodes = play_tasks(reference, envs, tasks, config.value_episodes, named_seed(seed, "value"))
+    steps = flatten(reference, episodes, config.gamma)
+    units = [task_key(episode.task) for episode in episodes for _ in episode.steps]
+    return Outcomes(steps.prompts, data.affine(steps.returns_N), units)
+
+
+# ---- progress --------------------------------------------------------------------------------------------------------
+
+
+def evaluate_on_validation(
+    recipe: Recipe, policy: Policy, algorithm: str, envs: Callable[[], TextEnv], seed: int
+) -> dict[str, float]:
+    """Return success rate and mean return of the current policy on validation tasks."""
+    from reflectrl.core.envs import make
+    from reflectrl.learn.validation import evaluate_policy, evenly
+
+    tasks = evenly(make(recipe.env).tasks("validation"), offline_settings(recipe).eval_episodes)
+    asking = asked_return(recipe) if algorithm == RVS else None
+    return evaluate_policy(policy, asking, envs, tasks, recipe.rl.eval_sampling, seed)
+
+
+def note_progress(file: MetricsFile, build: Build, config: OfflineConfig, metrics: dict[str, Any]) -> Verdict:
+    """Log the metrics of a training, and show its progress. Return the callbacks' request."""
+    verdict = file.write(metrics)
+    if "value_loss" in metrics:
+        explained = f"explained variance {metrics['explained_variance']:.2f}"
+        build.tick(int(metrics["step"]), config.value_epochs, explained)
+    else:
+        total = max(int(metrics["steps"]), int(metrics["step"]))
+        build.tick(int(metrics["step"]), total, f"validation {metrics['eval_success']:.0%}")
+    return verdict
+
+
+# ---- the arms --------------------------------------------------------------------------------------------------------
+
+
+def asked_return(recipe: Recipe) -> TargetReturnPlayer:
+    """Return the player that asks for `offline.target_return` in place of a reflector."""
+    return TargetReturnPlayer(offline_settings(recipe).target_return)
+
+
+ABOUT: dict[Algorithm, str] = {
+    "nll": "goes on imitating the log",
+    "wbc": "imitation weighted by reward-to-go",
+    "r_gold": "the same, and by its own probability (GOLD)",
+    "r_lol": "reward-to-go times importance ratio",
+    "r_lol_kl": "reward-to-go with a KL penalty",
+    "a_lol": "A-LoL: advantage times importance ratio",
+    "a_lol_ref_free": "A-LoL without importance ratio",
+    "a_lol_seq": "A-LoL with a ratio per token",
+    "a_lol_kl": "A-LoL with a KL penalty",
+    "dpo": "preferences between logged actions of one state (DPO)",
+    "dpo_ref_free": "the same without the reference",
+    "pro": "rankings of logged actions of one state (PRO)",
+}
+ARMS = {
+    "offline-reference": Arm("imitates the log: what the other offline arms start from", reference),
+    **{f"offline-{algorithm}": Arm(about, partial(from_value, algorithm)) for algorithm, about in ABOUT.items()},
+    "offline-archer": Arm("advantages of a critic that learns from step to step (ArCHer)", from_critic),
+    "offline-rvs": Arm(
+        "imitation told the return, then asked for a high one (RvS)",
+        from_returns,
+        speaker=asked_return,
+        settings=("offline.target_return",),
+    ),
+    "offline-online": Arm("A-LoL on the log, then online RL", partial(from_value, "a_lol"), rl={}),
+}
+HOOKS = {"log": planned_log}

@@ -1,1 +1,0 @@
-"""Training of the reflector: reinforcement learning of its reflections, and rejection sampling."""

@@ -1,0 +1,25 @@
+"""The parts of this wing that runs and the command line find: verbs, and an option of `run`."""
+
+from __future__ import annotations
+
+
+def _locate() -> type:
+    from reflectrl.wings.autoexplore.cli.locate import Locate
+
+    return Locate
+
+
+def _mcp() -> type:
+    from reflectrl.wings.autoexplore.cli.mcp import Mcp
+
+    return Mcp
+
+
+def _repos() -> type:
+    from reflectrl.wings.autoexplore.cli.own_repos import OwnRepositories
+
+    return OwnRepositories
+
+
+VERBS = {"locate": _locate, "mcp": _mcp}
+RUN_OPTIONS = {"repos": _repos}

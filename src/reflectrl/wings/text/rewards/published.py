@@ -1,0 +1,82 @@
+"""Published classifiers whose heads `transformers` does not include, loaded from their own folders.
+
+- The classifier of offensive language of ToxiChat (Baheti et al. 2021, arXiv 2108.11830): a GPT-2 that judges every
+  turn of a thread at the end-of-text token after it. Only the judgement of the last turn is used.
+- The critic of ATOMIC-10x (West et al. 2022, arXiv 2110.07178), converted from Keras by the released code of Leftover
+  Lunch: a RoBERTa, and a head of two layers in a file of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AutoModelForSequenceClassification, RobertaConfig, RobertaModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.models.gpt2.modeling_gpt2 import GPT2Model, GPT2PreTrainedModel
+
+HEAD = "custom_roberta_classification_head.pt"
+"""File of the head of the critic of ATOMIC-10x."""
+THREAD_CLASSIFIER = "GPT2ForOC_S_offensive"
+"""Architecture that the folder of ToxiChat's classifier names."""
+
+
+class ThreadClassifier(GPT2PreTrainedModel):
+    """GPT-2 with a linear layer on the hidden state of the last token: logits of safe and offensive."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        config.num_labels = 2
+        self.transformer = GPT2Model(config)
+        self.off_classifier = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: object) -> SequenceClassifierOutput:
+        """Return logits (B, 2). Masked tokens (padding on the right) are ignored."""
+        mask_BT = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        hidden_BTD = self.transformer(input_ids, attention_mask=mask_BT).last_hidden_state
+        last_B11 = mask_BT.sum(1)[:, None, None] - 1
+        return SequenceClassifierOutput(logits=self.off_classifier(hidden_BTD.take_along_dim(last_B11, 1)[:, 0]))
+
+
+class AtomicCritic(RobertaModel):
+    """RoBERTa with two layers on its pooled output: one logit, whose sigmoid is the probability of "valid"."""
+
+    def __init__(self, config: RobertaConfig, width: int = 512) -> None:
+        super().__init__(config)
+        config.num_labels = 1
+        self.dense = nn.Linear(config.hidden_size, width)
+        self.out_proj = nn.Linear(width, 1)
+
+    def forward(self, *args: Any, **fields: Any) -> Any:
+        """Return logits (B, 1)."""
+        pooled_BD = super().forward(*args, **fields).pooler_output
+        return SequenceClassifierOutput(logits=self.out_proj(functional.gelu(self.dense(pooled_BD))))
+
+
+def load_classifier(source: str, **options: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Load a sequence classifier, and return it with the loading information of `transformers`."""
+    folder, kind = Path(source), cast(Any, AutoModelForSequenceClassification)
+    architectures: Any = ()
+    with suppress(OSError, ValueError, AttributeError):
+        architectures = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or ()
+    if THREAD_CLASSIFIER in architectures:
+        kind = ThreadClassifier
+        model, info = kind.from_pretrained(source, output_loading_info=True, **options)
+    elif (folder / HEAD).is_file():
+        # The pickle may hold nothing but tensors.
+        head = torch.load(folder / HEAD, map_location="cpu", weights_only=True)
+        width = len(head["dense.bias"])
+        kind = AtomicCritic
+        model, info = kind.from_pretrained(source, width=width, output_loading_info=True, **options)
+        model.load_state_dict({name: tensor.to(model.dtype) for name, tensor in head.items()}, strict=False)
+        info = {**info, "missing_keys": set(info["missing_keys"]) - set(head)}
+    else:
+        model, info = kind.from_pretrained(source, output_loading_info=True, **options)
+    return model, info

@@ -1,0 +1,34 @@
+"""The program about notes: each arm has its own past, finished cells are kept, and the table has a row per arm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import remembering
+
+
+def test_the_arms_differ_in_what_a_player_has_of_the_past() -> None:
+    recipes = {arm: remembering.recipe_of("alfworld", arm, 3) for arm in remembering.ARMS}
+    assert [arm for arm in recipes if recipes[arm]["play"].get("reflection") == "carried"] == ["carried"]
+    assert [arm for arm in recipes if recipes[arm]["env"]["status"]] == ["written"]
+    assert [arm for arm in recipes if recipes[arm]["arms"] == ["sft"]] == ["fresh", "carried"]
+    for recipe in recipes.values():
+        assert recipe["sft"] == recipes["none"]["sft"] and recipe["teach"] == recipes["none"]["teach"]
+
+
+def test_every_arm_is_a_line_and_the_same_command_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = {**remembering.LIGHTS, "sft": {"steps": 1, "policy_steps": 1}}
+    quick["env"] = {**quick["env"], "length": 2}
+    monkeypatch.setitem(remembering.WORLDS, "lights", quick)  # type: ignore[index]
+    settings = remembering.Settings(arms=("carried", "written"), seeds=(0,), episodes=2, out=tmp_path / "cells")
+    for _ in range(2):
+        remembering.main(settings)
+    [line] = [json.loads(text) for text in (tmp_path / "cells.jsonl").read_text().splitlines()]
+    assert (line["arm"], line["tasks"]) == ("carried", 2) and 0 <= line["success"] <= 1
+    assert line["train_seconds"] > 0 and line["play_seconds"] > 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("| lights | `carried` | 1 | ")

@@ -1,0 +1,61 @@
+"""Off-policy estimates: exact where they must be, unbiased, and with intervals that hold on logs of taxi rides."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from benchmarks.off_policy import coverage
+from reflectrl.core.types import UserError
+from reflectrl.learn.off_policy import LoggedEpisode, TabularCritic, estimates
+
+LOGGED, EVALUATED = np.array([0.5, 0.5]), np.array([0.9, 0.1])
+"""Probabilities of two actions, in every state."""
+
+
+def path(actions: tuple[int, ...], evaluated: np.ndarray = EVALUATED) -> LoggedEpisode:
+    """Two choices; only twice the first action wins. The second state tells what was chosen before."""
+    states = ["start", f"after {actions[0]}"]
+    won = float(actions == (0, 0))
+    return LoggedEpisode(states, actions, [LOGGED[a] for a in actions], [evaluated] * 2, [0.0, won])
+
+
+ALL = [path(actions) for actions in product((0, 1), repeat=2)] * 5
+"""A log in which every path occurs as often as the logged player takes it."""
+
+
+def test_every_estimate_is_exact_on_a_log_without_chance() -> None:
+    for found in estimates(ALL):
+        assert found.value == pytest.approx(0.81, abs=0.02 if found.method == "doubly robust" else 1e-9)
+        assert found.low < 0.81 < found.high
+
+
+def test_the_own_log_has_its_own_success() -> None:
+    own = [path(actions, LOGGED) for actions in product((0, 1), repeat=2)] * 5
+    _, normalised, weighted = estimates(own)
+    assert normalised.value == weighted.value == pytest.approx(0.25)
+    assert weighted.effective == pytest.approx(len(own))
+
+
+def test_the_critic_is_the_solution_of_fitted_evaluation() -> None:
+    critic = TabularCritic(ALL * 200)  # so many that the prior does not count
+    assert critic.q("after 0", 0) == pytest.approx(1, abs=1e-3) and critic.q("after 1", 0) == pytest.approx(0, abs=1e-3)
+    assert critic.q("start", 0) == pytest.approx(0.9, abs=2e-3)
+    assert critic.value("start", EVALUATED) == pytest.approx(0.81, abs=2e-3)
+    assert critic.q("unseen", 1) == critic.default == 0.25
+
+
+def test_what_cannot_be_estimated_is_refused() -> None:
+    with pytest.raises(UserError, match="at least 10"):
+        estimates(ALL[:9])
+    with pytest.raises(UserError, match="probability of every logged choice"):
+        estimates([LoggedEpisode(["s"], [0], [0.0], [EVALUATED], [1.0])] * 10)
+
+
+def test_intervals_hold_on_logs_of_taxi_rides() -> None:
+    """Eight small logs; `python -m benchmarks.off_policy` draws 100 large ones."""
+    found = coverage(logs=8, episodes=60)
+    assert 0.3 < found["truth"] < 0.9
+    assert 0 < found["logged success"][0] <= found["logged success"][1] < 0.6
+    assert found["doubly robust"]["covers"] >= 0.5 and found["self-normalised"]["covers"] >= 0.5
+    assert found["doubly robust"]["width"] < found["importance weighting"]["width"]

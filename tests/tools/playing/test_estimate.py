@@ -1,0 +1,33 @@
+"""`estimate`: the success of a trained arm from a log, without playing."""
+
+from pathlib import Path
+
+from reflectrl.cli import main
+from reflectrl.core.episodes import read_episodes
+from tests.runs.conftest import finished, like, recipe_file
+
+__all__ = ["finished", "like", "recipe_file"]
+
+
+def sampled(run: Path, arm: str) -> list[str]:
+    return [str(path) for path in sorted((run / "episodes").glob(f"eval-{arm}-seed0-*sampled*.jsonl"))]
+
+
+def test_an_arm_has_the_success_of_its_own_log(finished: Path, capsys) -> None:
+    logs = sampled(finished, "sft")
+    won = [episode.success for log in logs for episode in read_episodes(Path(log))]
+    assert main(["estimate", str(finished), "--arm", "sft", "--log", *logs]) == 0
+    out = capsys.readouterr().out
+    assert f"importance weighting:   success {sum(won) / len(won):.3f}" in out
+    assert f"effective number of episodes: {len(won):.1f}" in out
+    assert main(["estimate", str(finished), "--arm", "reflect-rl", "--log", *logs, "--confidence", "0.9"]) == 0
+    assert "doubly robust:" in capsys.readouterr().out
+
+
+def test_what_cannot_be_estimated_is_said_in_one_line(finished: Path, capsys) -> None:
+    greedy = [log.replace("sampled", "greedy") for log in sampled(finished, "sft")]
+    assert main(["estimate", str(finished), "--arm", "sft", "--log", *greedy]) == 2
+    assert "has a choice without its probability" in capsys.readouterr().err
+    assert main(["estimate", str(finished), "--arm", "random", "--log", *greedy]) == 2
+    assert "does not choose by a policy" in capsys.readouterr().err
+    assert main(["estimate", str(finished), "--log", greedy[0], "--confidence", "2"]) == 2
