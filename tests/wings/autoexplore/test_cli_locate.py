@@ -54,13 +54,13 @@ def test_json_is_all_that_is_on_stdout(repo: Path, capsys: Any) -> None:
     assert 0 < hit.pop("probability") < 1
     assert hit == {
         "path": "net/pages.py",
-        "words": ["loaded", "pages"],
+        "words": ["pages", "loaded"],
         "line": 1,
         "text": "# how pages are loaded",
         "start": 1,
         "end": 1,
         "name": "",
-        "why": "its path says pages; a passage holds loaded, pages",
+        "why": "its path says pages; a passage holds pages, loaded",
     }
 
 

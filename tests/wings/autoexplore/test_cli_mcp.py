@@ -94,7 +94,7 @@ def test_a_client_asks_and_makes_mistakes(repo: Path) -> None:
             "start": 1,
             "end": 1,
             "name": "",
-            "reason": "its path says pages; a passage holds loaded, pages",
+            "reason": "its path says pages; a passage holds pages, loaded",
         }
         assert len(await located(client, QUESTION, k=1)) == 1
         assert await located(client, "pages", k=50) == ["net/pages.py"]
