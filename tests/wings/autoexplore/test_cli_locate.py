@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +18,8 @@ QUESTION = "where are retries configured?"
 
 
 @pytest.fixture(autouse=True)
-def no_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether one ships decides who answers; tests/serve has those of agents."""
+def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(card.VARIABLE, raising=False)
-    monkeypatch.setattr(card, "SHIPPED", tmp_path / "none")
 
 
 @pytest.fixture
@@ -31,33 +30,82 @@ def repo(tmp_path: Path) -> Path:
 def test_files_are_ranked_with_their_reasons(repo: Path, capsys: Any) -> None:
     assert main(["locate", QUESTION, "--repo", str(repo)]) == 0
     out, err = capsys.readouterr()
-    assert err.startswith("reflectrl: no trained model") and "this is search" in err and err.count("\n") == 1
-    assert out.splitlines() == [
-        " 1  config.toml:1  (configured, retries)",
-        "      # everything is configured here",
-        " 2  net/retry.py:2  (retries)",
-        "      retries = config['retries']",
-    ]
+    assert err.startswith("reflectrl: this is a learned search") and err.count("\n") == 1
+    lines = out.splitlines()
+    assert sorted(line[4:].split("  ")[0] for line in lines[::2]) == ["config.toml:2", "net/retry.py:1-2"]
+    assert sorted(lines[1::2]) == ["      retries = 3", "      retries = config['retries']"]
+    shares = [int(share) for share in re.findall(r"  (\d+) %  \(", out)]
+    assert len(shares) == 2 and shares == sorted(shares, reverse=True) and sum(shares) < 100
+    assert "(its path says retries; a passage holds retries)" in out and "  retries  " in out
 
 
 def test_search_may_be_asked_for_and_takes_no_walk(repo: Path, capsys: Any) -> None:
     assert main(["locate", QUESTION, "--search", "--repo", str(repo)]) == 0
-    assert capsys.readouterr().err.startswith("reflectrl: this is search (BM25, then ")
+    assert capsys.readouterr().err.startswith("reflectrl: this is a learned search")
     assert main(["locate", QUESTION, "--trace", "--repo", str(repo)]) == 0
     assert "takes no walk to be traced" in capsys.readouterr().err
 
 
 def test_json_is_all_that_is_on_stdout(repo: Path, capsys: Any) -> None:
-    assert main(["locate", *QUESTION.split(), "-k", "1", "--json", "--repo", str(repo)]) == 0
+    assert main(["locate", *["how", "are", "pages", "loaded?"], "-k", "1", "--json", "--repo", str(repo)]) == 0
     found = json.loads(capsys.readouterr().out)
     [hit] = found["files"]
-    assert found["method"] == "search" and hit.pop("score") > 0
+    assert found["method"] == "search" and isinstance(hit.pop("score"), float)
+    assert 0 < hit.pop("probability") < 1
     assert hit == {
-        "path": "config.toml",
-        "words": ["configured", "retries"],
+        "path": "net/pages.py",
+        "words": ["pages", "loaded"],
         "line": 1,
-        "text": "# everything is configured here",
+        "text": "# how pages are loaded",
+        "start": 1,
+        "end": 1,
+        "name": "",
+        "why": "its path says pages; a passage holds pages, loaded",
     }
+
+
+def test_a_definition_is_named_with_its_lines(repo: Path, capsys: Any) -> None:
+    (repo / "net" / "cache.py").write_text(
+        'import os\n\n\ndef evict_oldest(cache):\n    """Drop the oldest entry."""\n    cache.popitem()\n\n\nX = 1\n'
+    )
+    assert main(["locate", "where is the oldest cache entry evicted?", "-k", "1", "--repo", str(repo)]) == 0
+    assert capsys.readouterr().out.startswith(" 1  net/cache.py:4-6  evict_oldest  ")
+
+
+def test_questions_of_a_file_are_answered_line_by_line(repo: Path, tmp_path: Path, capsys: Any) -> None:
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text('{"id": 7, "question": "how are pages loaded?"}\n\n{"question": "retries"}\n', encoding="utf-8")
+    assert main(["locate", "--questions", str(asked), "-k", "1", "--repo", str(repo)]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["id"], first["question"]) == (7, "how are pages loaded?")
+    assert first["files"][0]["path"] == "net/pages.py" and second["files"][0]["path"] in ("config.toml", "net/retry.py")
+
+
+def test_mistakes_in_a_file_of_questions_name_the_line(repo: Path, tmp_path: Path, capsys: Any) -> None:
+    asked = tmp_path / "asked.jsonl"
+    for line, about in (
+        ("{", "line 2: no JSON"),
+        ("[]", "line 2: expected an object"),
+        ('{"question": "is it?"}', "line 2: "),
+    ):
+        asked.write_text(f'{{"question": "retries"}}\n{line}\n', encoding="utf-8")
+        assert about in refusal(capsys, "--questions", str(asked), "--repo", str(repo))
+    assert "cannot be read" in refusal(capsys, "--questions", str(tmp_path / "none"), "--repo", str(repo))
+    assert "not both" in refusal(capsys, QUESTION, "--questions", str(asked))
+
+
+def test_the_first_file_opens_in_the_editor(repo: Path, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    said, editor = tmp_path / "said", tmp_path / "vim"
+    editor.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {said}\n', encoding="utf-8")
+    editor.chmod(0o755)
+    monkeypatch.setenv("VISUAL", str(editor))
+    assert main(["locate", "how are pages loaded?", "--open", "--repo", str(repo)]) == 0
+    assert said.read_text().split("\n")[:2] == ["+1", str(repo / "net" / "pages.py")]
+    monkeypatch.delenv("VISUAL")
+    monkeypatch.delenv("EDITOR", raising=False)
+    capsys.readouterr()
+    assert main(["locate", QUESTION, "--open", "--repo", str(repo)]) == 2
+    assert "set EDITOR" in capsys.readouterr().err
 
 
 def test_names_only(repo: Path, capsys: Any, monkeypatch: Any) -> None:
@@ -89,16 +137,15 @@ def test_hostile_names_and_contents_send_nothing_to_the_terminal(repo: Path, cap
     assert main(["locate", "retry", "--json", "--repo", str(repo)]) == 0
     out, err = capsys.readouterr()
     assert all(character == "\n" or character.isprintable() for character in out + err)
-    assert '"; touch retry":1' in out
+    assert '"; touch retry":1' in out and "read as Latin-1, for they are not UTF-8" in err
 
 
 def test_hostile_hits_are_printed_with_escapes() -> None:
-    from reflectrl.wings.autoexplore.cli.locate import _described
+    from reflectrl.wings.autoexplore.cli.locate import described
     from reflectrl.wings.autoexplore.search import Hit
 
     for name in ("a\x1b[2J", "b\n", "c\u202e", os.fsdecode(b"d\xff")):
-        described = _described(Hit(name, 1.0, tuple("abcdefgh"), 3, "text"))
-        place, text = described.split("\n")
+        place, text = described(Hit(name, 1.0, tuple("abcdefgh"), 3, "text")).split("\n")
         assert place.isprintable() and place.endswith("(a, b, c, d, e, f and 2 more)") and text.strip() == "text"
 
 
@@ -148,7 +195,7 @@ def test_other_mistakes(words: list[str], about: str, capsys: Any) -> None:
 def test_ten_thousand_words(repo: Path, capsys: Any) -> None:
     question = " ".join(f"word{i}" for i in range(9_999)) + " retries"
     assert main(["locate", question, "--repo", str(repo)]) == 0
-    assert "net/retry.py:2" in capsys.readouterr().out
+    assert "word0" not in capsys.readouterr().out
 
 
 WITNESS = """
@@ -168,7 +215,7 @@ sys.exit(main(sys.argv[1:]))
 
 def test_nothing_is_sent_written_or_started(repo: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-B", "-c", WITNESS, "locate", QUESTION, "--search", "--repo", str(repo)],
+        [sys.executable, "-B", "-c", WITNESS, "locate", QUESTION, "--no-cache", "--repo", str(repo)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -176,4 +223,4 @@ def test_nothing_is_sent_written_or_started(repo: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(" 1  config.toml:1")
+    assert done.stdout.startswith(" 1  ") and "config.toml:2" in done.stdout

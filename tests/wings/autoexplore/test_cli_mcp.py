@@ -70,41 +70,68 @@ async def mistakes(client: Any) -> None:
     assert "string" in await refused(client, question=["a"])
     missing = await client.call_tool("read_file", {"path": "config.toml"})
     assert missing.is_error and "read_file" in missing.content[0].text
-    assert await located(client, f"{QUESTION} \x00\x1b[2J\u202e\ud7ff" + "🔎" * 9) == [
+    assert sorted(await located(client, f"{QUESTION} \x00\x1b[2J\u202e\ud7ff" + "🔎" * 9)) == [
         "config.toml",
         "net/retry.py",
     ]
+    assert "locate has no argument 'repo'; it has question, k" in await refused(client, question=QUESTION, repo="/etc")
 
 
 @needs_mcp
 def test_a_client_asks_and_makes_mistakes(repo: Path) -> None:
     async def conversation(client: Any) -> None:
-        [tool] = (await client.list_tools()).tools
-        assert tool.name == "locate" and set(tool.input_schema["properties"]) == {"question", "k"}
-        assert tool.input_schema["required"] == ["question"]
-        assert tool.annotations.read_only_hint and not tool.annotations.open_world_hint
-        found = await client.call_tool("locate", {"question": QUESTION})
-        assert found.structured_content == {
-            "method": "search",
-            "files": [
-                {"path": "config.toml", "line": 1, "reason": "shares configured, retries"},
-                {"path": "net/retry.py", "line": 2, "reason": "shares retries"},
-            ],
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == {"locate", "outline", "read"}
+        assert set(tools["locate"].input_schema["properties"]) == {"question", "k"}
+        assert tools["locate"].input_schema["required"] == ["question"]
+        assert all(tool.annotations.read_only_hint and not tool.annotations.open_world_hint for tool in tools.values())
+        found = (await client.call_tool("locate", {"question": "how are pages loaded?", "k": None})).structured_content
+        [first, *_] = found["files"]
+        assert found["method"] == "search" and 0 < first.pop("probability") < 1
+        assert first == {
+            "path": "net/pages.py",
+            "line": 1,
+            "start": 1,
+            "end": 1,
+            "name": "",
+            "reason": "its path says pages; a passage holds pages, loaded",
         }
-        assert await located(client, QUESTION, k=1) == ["config.toml"]
+        assert len(await located(client, QUESTION, k=1)) == 1
         assert await located(client, "pages", k=50) == ["net/pages.py"]
         assert await located(client, "bananas") == []
         await mistakes(client)
 
     said = ask(repo, conversation)
-    assert said.startswith("reflectrl: serving") and "(3 files)" in said and "found by search (BM25" in said
+    assert said.startswith("reflectrl: serving") and "(3 files)" in said and "found by a learned search" in said
     assert said.count("\n") == 1
+
+
+@needs_mcp
+def test_files_are_outlined_and_read_line_by_line(repo: Path) -> None:
+    (repo / "long.py").write_text("".join(f"def step{n}(): ...\n" for n in range(1000)), encoding="utf-8")
+
+    async def conversation(client: Any) -> None:
+        outlined = await client.call_tool("outline", {"path": "long.py"})
+        assert outlined.content[0].text.startswith("1: function step0()\n2: function step1()")
+        lines = (await client.call_tool("read", {"path": "long.py", "start": 3, "end": 4})).structured_content
+        text = "def step2(): ...\ndef step3(): ..."
+        assert lines == {"path": "long.py", "start": 3, "end": 4, "lines": 1001, "text": text}
+        assert (await client.call_tool("read", {"path": "long.py"})).structured_content["end"] == 400
+        for path in ("../outside", "/etc/passwd", "none.py", ""):
+            missing = await client.call_tool("read", {"path": path})
+            assert missing.is_error and "there is no file" in missing.content[0].text
+        beyond = await client.call_tool("read", {"path": "long.py", "start": 5000})
+        assert beyond.is_error and "lines 1 to 1001" in beyond.content[0].text
+        other = await client.call_tool("read", {"path": "long.py", "repo": "/etc"})
+        assert other.is_error and "read has no argument 'repo'; it has path, start, end" in other.content[0].text
+
+    assert "Traceback" not in ask(repo, conversation)
 
 
 @needs_mcp
 def test_answers_follow_the_repository(repo: Path) -> None:
     async def conversation(client: Any) -> None:
-        assert await located(client, "retries") == ["config.toml", "net/retry.py"]
+        assert sorted(await located(client, "retries")) == ["config.toml", "net/retry.py"]
         (repo / "net" / "pages.py").write_text("RETRIES = 4  # retries of pages\n", encoding="utf-8")
         (repo / "net" / "retry.py").unlink()
         (repo / "net" / "new.py").write_text("def retries(): ...\n", encoding="utf-8")
@@ -169,13 +196,13 @@ def test_nothing_outside_is_read_and_nothing_is_written(repo: Path) -> None:
     async def conversation(client: Any) -> None:
         for question in (CANARY, f"../outside/secret.py {CANARY}", f"{outside}/secret.py", "/etc/passwd root"):
             inside = {"config.toml", "net/pages.py", "net/retry.py"}  # share the word "py" at most
-            assert set(await located(client, question, repo=str(outside), path="../outside")) <= inside
-        assert await located(client, QUESTION) == ["config.toml", "net/retry.py"]
+            assert set(await located(client, question)) <= inside
+        assert sorted(await located(client, QUESTION)) == ["config.toml", "net/retry.py"]
         assert (await client.list_resources()).resources == [] and (await client.list_prompts()).prompts == []
         with pytest.raises(Exception, match="(?i)unknown resource|not found"):
             await client.read_resource(f"file://{outside}/secret.py")
 
-    said = ask(repo, conversation, "-B", "-c", WITNESS, str(repo.parent), str(repo))
+    said = ask(repo, conversation, "-B", "-c", WITNESS, str(repo.parent), str(repo), by="--no-cache")
     assert "WITNESS" not in said and CANARY not in said
     assert snapshot(repo.parent) == before
 
@@ -266,13 +293,3 @@ def test_without_the_extra(repo: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1 and "(or make setup EXTRA=mcp)" in done.stderr
-
-
-@needs_mcp
-def test_the_agent_that_ships_answers_unless_told_otherwise(repo: Path) -> None:
-    async def conversation(client: Any) -> None:
-        found = await client.call_tool("locate", {"question": QUESTION})
-        assert found.structured_content["method"] == "agent"
-        assert {"config.toml", "net/retry.py"} == {each["path"] for each in found.structured_content["files"]}
-
-    assert "found by the agent" in ask(repo, conversation, by="")

@@ -234,3 +234,16 @@ def test_bad_input_is_refused_in_one_line(library: str, tmp_path: Path) -> None:
         AutoExploreEnv(library, horizon=0)
     with pytest.raises(UserError, match="actions"):
         make({"name": "autoexplore", "actions": "papre"})
+
+
+def test_the_expert_looks_into_a_file_before_it_names_it(library: str) -> None:
+    env = AutoExploreEnv(library, actions="paper")
+    for each in env.tasks("test"):
+        env.reset(options={"task": each})
+        taken, over = list[str](), False
+        while not over:
+            action = env.teacher.expert_action(env)
+            taken.append(env.legal_actions()[action])
+            over = env.step(action)[2]
+        name = taken[-1].removeprefix("id ")
+        assert taken[-2:] == [f"cat {name}", f"id {name}"]

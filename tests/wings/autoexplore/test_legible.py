@@ -43,7 +43,8 @@ def test_a_picture_in_a_notebook_is_no_text_and_hides_none(
     text = notebook({"output_type": "display_data", "data": {"image/png": data}}, indent=indent)
     (tmp_path / "analysis.ipynb").write_text(text, encoding="utf-8")
     assert located(capsys, tmp_path, "where is debounce search box?")[0] == []
-    number = 1 + text[: text.index("def calibrate")].count("\n")
+    # Without line breaks in the file, the lines of the cells are counted.
+    number = 1 + text[: text.index("def calibrate")].count("\n") if indent else 4
     found, said = located(capsys, tmp_path, "where is calibrate thermostat?")
     assert found == [f"analysis.ipynb:{number}"] and len(said) == 1
 
@@ -54,7 +55,7 @@ def test_cells_are_found_behind_large_outputs_of_text(tmp_path: Path, capsys: An
     (found,), said = located(capsys, tmp_path, "where is calibrate thermostat?")
     assert found.startswith("analysis.ipynb:") and len(said) == 1
     (tmp_path / "analysis.ipynb").write_text(notebook({"text": ["the furnace is lit\n"]}), encoding="utf-8")
-    assert len(located(capsys, tmp_path, "where is the furnace?")[0]) == 1  # there is room for small ones
+    assert located(capsys, tmp_path, "where is the furnace?")[0] == []  # outputs are never searched
 
 
 def test_files_that_are_not_searched_to_their_ends_are_named(tmp_path: Path, capsys: Any) -> None:
@@ -63,7 +64,7 @@ def test_files_that_are_not_searched_to_their_ends_are_named(tmp_path: Path, cap
         (tmp_path / f"{name}.txt").write_text(f"{long}thermostat\n", encoding="utf-8")
     found, said = located(capsys, tmp_path, "where is the thermostat?")
     assert found == []
-    assert said[1] == "reflectrl: only the first 256 KiB were searched of a.txt, b.txt, c.txt and 1 more"
+    assert said[1] == "reflectrl: a.txt, b.txt, c.txt and 1 more: searched only in part, for they are long"
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,8 @@ class Rules:
 
     def __init__(self, base: str, text: str) -> None:
         self._start = len(base) + 1 if base else 0
-        found = (rule for line in text.removeprefix("\ufeff").split("\n") if (rule := _rule(line)) is not None)
+        lines = (each for line in text.removeprefix("\ufeff").split("\n") for each in _readings(line))
+        found = (rule for line in lines if (rule := _rule(line)) is not None)
         self._rules = list(islice(found, MOST_RULES))[::-1]
         self._any = _compiled("|".join(f"(?:{rule.pattern})" for rule, _ in self._rules) or "(?!)")
 
@@ -80,6 +81,15 @@ def is_ignored(path: str, rules: tuple[Rules, ...]) -> bool:
     """Return whether the rules from the root down to an entry ignore it. A folder's path ends with "/"."""
     verdicts = (each.verdict(path) for each in reversed(rules))
     return next((verdict for verdict in verdicts if verdict is not None), False)
+
+
+def _readings(line: str) -> tuple[str, ...]:
+    """Return a line, and its likely meaning: for git, a tab at the end belongs to the name, but no author sees it.
+
+    An ignored file may hold a secret, so both are left out.
+    """
+    trimmed = line.rstrip(" \t\r")
+    return (line, trimmed) if "\t" in line[len(trimmed) :] and not trimmed.endswith("\\") else (line,)
 
 
 def _rule(line: str) -> tuple[re.Pattern[str], bool] | None:

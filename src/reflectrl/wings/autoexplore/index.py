@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import codecs
+import encodings.utf_16  # noqa: F401  otherwise Python looks for it while a repository is read
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore import gitignore
 from reflectrl.wings.autoexplore.gitignore import Rules, is_ignored
 from reflectrl.wings.autoexplore.names import joined
-from reflectrl.wings.autoexplore.sandbox import Kind, Sandbox, Stamp, entries, read_in
+from reflectrl.wings.autoexplore.sandbox import Kind, Sandbox, Stamp, entries, read_in, stamp_in
 
 HEAD = 8192
 """Number of bytes from which a file is judged to be text or binary. Git reads about as many."""
@@ -19,6 +21,16 @@ _UNTEXTUAL = 0.3
 """Share of control characters and undecodable bytes above which a file is binary even without a null byte."""
 _TEST_FOLDER = re.compile(r"tests?|__tests__", re.IGNORECASE)
 _TEST_FILE = re.compile(r"test_.*|(tests?|conftest)\.\w+|.*[._-](test|spec)s?\.\w+", re.IGNORECASE)
+_CONFIGURATION = re.compile(
+    r"\.(?:github|gitlab|circleci|husky|devcontainer|storybook|changeset|buildkite|config|vscode)|"
+    r"\.(?:travis|gitlab-ci|appveyor|pre-commit-config|pre-commit-hooks|golangci|goreleaser|readthedocs|codecov|rubocop|"
+    r"yamllint|markdownlint|mergify|cirrus|drone|woodpecker)\.(?:ya?ml|json)|"
+    r"\.(?:eslintrc|prettierrc|stylelintrc|babelrc|swcrc|mocharc|releaserc|lintstagedrc)(?:\.\w+)?|"
+    r"\.(?:editorconfig|dockerignore|flake8|pylintrc|coveragerc|clang-format|clang-tidy|rustfmt\.toml|npmrc|nvmrc|"
+    r"env\.(?:example|sample|template)|luacheckrc|swiftlint\.yml|gitattributes|gitmodules|mailmap)",
+    re.IGNORECASE,
+)
+"""Hidden names that belong to the work. `.env` is not among them: it holds secrets."""
 _CONTROL = bytes({*range(32), 127} - set(b"\b\t\n\v\f\r\x1b"))
 """Control characters that text does not hold. The escape character is allowed: logs with colours are text."""
 
@@ -37,17 +49,27 @@ class Filters:
     """Leave out files that do not hold text."""
     non_ascii: bool = True
     """Leave out names with non-ASCII or non-printable characters."""
+    configuration: bool = False
+    """Keep hidden names that configure the project, such as `.github` and `.eslintrc.json`."""
+    nested_tests: bool = False
+    """Keep folders called `test` below another folder: `django/test` is no test. Test files are left out."""
     min_characters: int = 10
     """Smallest number of characters of a file, without white space at both ends. Shorter files are left out."""
 
-    def of_name(self, name: str, is_folder: bool) -> str | None:
-        """Return the reason to leave out an entry because of its name; None to keep it."""
+    def of_name(self, name: str, is_folder: bool, folder: str = "") -> str | None:
+        """Return the reason to leave out an entry because of its name; None to keep it.
+
+        Args:
+            folder: path of the folder that holds the entry.
+        """
         if name == ".git":
             return "git's own"
-        if self.hidden and name.startswith("."):
+        if self.hidden and name.startswith(".") and not (self.configuration and _CONFIGURATION.fullmatch(name)):
             return "hidden"
         if self.non_ascii and not (name.isascii() and name.isprintable()):
             return "not named in ASCII"
+        if self.nested_tests and is_folder and folder and name == "test":
+            return None
         if self.tests and (_TEST_FOLDER if is_folder else _TEST_FILE).fullmatch(name):
             return "a test"
         return None
@@ -68,6 +90,9 @@ def is_text(data: bytes, complete: bool = True) -> bool:
     its last character may be cut.
     """
     head, complete = data[:HEAD], complete and len(data) <= HEAD
+    if encoding_of(head) == "utf-16":
+        text = decoded(head, complete)
+        return text.count("\ufffd") + text.count("\0") <= _UNTEXTUAL * len(text)
     if b"\0" in head:
         return False
     strange = len(head) - len(head.translate(None, _CONTROL)) + decoded(head, complete).count("\ufffd")
@@ -75,8 +100,17 @@ def is_text(data: bytes, complete: bool = True) -> bool:
 
 
 def decoded(data: bytes, complete: bool = True) -> str:
-    """Decode bytes as UTF-8. Invalid bytes become U+FFFD. With `complete=False`, a cut last character is dropped."""
-    return codecs.getincrementaldecoder("utf-8")("replace").decode(data, complete)
+    """Decode bytes as UTF-8, or as UTF-16 if they begin with its mark. Invalid bytes become U+FFFD.
+
+    With `complete=False`, a cut last character is dropped.
+    """
+    return codecs.getincrementaldecoder(encoding_of(data))("replace").decode(data, complete)
+
+
+def encoding_of(data: bytes) -> str:
+    """Return the encoding of a text by its first bytes: UTF-16 begins with a mark, everything else is UTF-8."""
+    utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return "utf-16" if utf16 and not data.startswith(codecs.BOM_UTF32_LE) else "utf-8"
 
 
 MOST_ENTRIES = 1_000_000
@@ -93,26 +127,33 @@ class Index:
     """Files to explore, sorted by path → stamp."""
     left_out: dict[str, int]
     """Reason → number of entries that were left out. The contents of a left-out folder are not counted."""
+    refused: dict[str, tuple[Stamp, str]]
+    """Files that were left out because of their contents → stamp and reason."""
 
 
-def index(sandbox: Sandbox, filters: Filters) -> Index:
+def index(sandbox: Sandbox, filters: Filters, former: Mapping[str, tuple[Stamp, str | None]] | None = None) -> Index:
     """Walk the whole repository and read the beginnings of its files.
+
+    Args:
+        former: path → stamp of an earlier walk with the same filters, and the reason for leaving the file out, or None.
+            A file with the same stamp is not read again.
 
     Raises:
         UserError: there are more than `MOST_ENTRIES` entries.
     """
-    walk = _Walk(sandbox, filters)
+    walk = _Walk(sandbox, filters, former or {})
     walk.pending.append(("", ()))
     while walk.pending:
         walk.visit(*walk.pending.pop())
-    return Index(dict(sorted(walk.files.items())), dict(walk.left_out.most_common()))
+    return Index(dict(sorted(walk.files.items())), dict(walk.left_out.most_common()), walk.refused)
 
 
 class _Walk:
     """State of a walk: the pending folders, each with the .gitignore rules that apply in it."""
 
-    def __init__(self, sandbox: Sandbox, filters: Filters) -> None:
-        self.sandbox, self.filters = sandbox, filters
+    def __init__(self, sandbox: Sandbox, filters: Filters, former: Mapping[str, tuple[Stamp, str | None]]) -> None:
+        self.sandbox, self.filters, self.former = sandbox, filters, former
+        self.refused: dict[str, tuple[Stamp, str]] = {}
         self.pending: list[tuple[str, tuple[Rules, ...]]] = []
         self.files: dict[str, Stamp] = {}
         self.left_out: Counter[str] = Counter()
@@ -128,6 +169,8 @@ class _Walk:
                     raise UserError(
                         f"{str(self.sandbox.root)!r} holds more than {MOST_ENTRIES:,} files; name one repository"
                     )
+                if path and any(name == ".git" for name, _ in found):
+                    rules = ()  # a submodule or another clone, in which only its own rules count
                 if self.filters.ignored and (".gitignore", "file") in found:
                     rules = (*rules, *_rules_in(descriptor, path))
                 for name, kind in found:
@@ -142,7 +185,7 @@ class _Walk:
         if kind in ("link", "special"):
             return "a link" if kind == "link" else "a device, pipe or socket"
         path = joined(folder, name)
-        if (reason := self.filters.of_name(name, kind == "folder")) is not None:
+        if (reason := self.filters.of_name(name, kind == "folder", folder)) is not None:
             return reason
         if rules and is_ignored(path + "/" * (kind == "folder"), rules):
             return "ignored by git"
@@ -152,11 +195,18 @@ class _Walk:
             self.pending.append((path, rules))
             return None
         try:
-            head, stamp = read_in(descriptor, name, HEAD)
+            former = self.former.get(path)
+            if former is not None and former[0] == (stamp := stamp_in(descriptor, name)):
+                reason = former[1]
+            else:
+                head, stamp = read_in(descriptor, name, HEAD)
+                reason = self.filters.of_content(head, stamp.size)
         except OSError:
             return "unreadable"
-        if (reason := self.filters.of_content(head, stamp.size)) is None:
+        if reason is None:
             self.files[path] = stamp
+        else:
+            self.refused[path] = (stamp, reason)
         return reason
 
 

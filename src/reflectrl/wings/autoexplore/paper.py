@@ -113,7 +113,10 @@ class PaperWalk:
     # ---- the way to a file -----------------------------------------------------------------------------------------
 
     def way_to(self, target: str) -> list[str]:
-        """Return the shortest sequence of actions from here that ends with identifying `target`."""
+        """Return the shortest sequence of actions from here that looks into `target` and then identifies it.
+
+        Reflect-RL's trajectories end with `cat F` and `id F`. Without the look, a player would learn to guess by names.
+        """
         return self._way(target, self.folder, self._first)
 
     def _way(self, target: str, folder: str, first: int) -> list[str]:
@@ -126,7 +129,8 @@ class PaperWalk:
             way += [*self._turns(folder, first, name), f"cd {shown(name)}"]
             folder, first = joined(folder, name), 0
         name = target.rpartition("/")[2]
-        return [*way, *self._turns(folder, first, name, is_file=True), f"id {shown(name)}"]
+        look = [] if target in self.read else [f"cat {shown(name)}"]
+        return [*way, *self._turns(folder, first, name, is_file=True), *look, f"id {shown(name)}"]
 
     def _turns(self, folder: str, first: int, name: str, is_file: bool = False) -> list[str]:
         """Return the `next` or `back` actions that are needed until an entry is shown."""

@@ -132,11 +132,19 @@ def read_in(folder: int, name: str, limit: int) -> tuple[bytes, Stamp]:
         os.close(descriptor)
 
 
+def stamp_in(folder: int, name: str) -> Stamp:
+    """Return the stamp of a file in an open folder, without opening it; raise OSError unless it is a regular file."""
+    return _stamp_of(os.stat(name, dir_fd=folder, follow_symlinks=False))
+
+
 def _stamp(descriptor: int) -> Stamp:
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
+    return _stamp_of(os.fstat(descriptor))
+
+
+def _stamp_of(status: os.stat_result) -> Stamp:
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
-    return Stamp(found.st_size, found.st_mtime_ns, bool(found.st_mode & stat.S_IXUSR))
+    return Stamp(status.st_size, status.st_mtime_ns, bool(status.st_mode & stat.S_IXUSR))
 
 
 def why(error: OSError) -> str:

@@ -51,6 +51,15 @@ class Hit:
     """Number (from 1) of the line that matches best, with words weighted by rarity; None if no line has any word."""
     text: str = ""
     """Text of that line (or a piece of it), with printable characters only."""
+    start: int | None = None
+    """First line of the definition or passage around the line; None if unknown. `end` is its last line."""
+    end: int | None = None
+    name: str = ""
+    """Name of that definition; "" if it has none."""
+    why: str = ""
+    """Reason in one line."""
+    probability: float | None = None
+    """Calibrated probability that the file answers; None if the method has none."""
 
 
 class Search:

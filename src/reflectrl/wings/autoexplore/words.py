@@ -24,7 +24,7 @@ STOP_WORDS = frozenset(_USUAL.split())
 """Common English words that carry no information about a file."""
 
 _RUN = re.compile(r"[^\W_]+")
-_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _OTHER_PART = re.compile(r"\d+|\D+")
 _VOWEL = re.compile("[aeiouy]")
 _ENDINGS = {
@@ -83,7 +83,7 @@ def _parts(run: str) -> tuple[tuple[str, str], ...]:
     """Split a run of letters and digits; return each piece in lower case with its stemmed word."""
     if len(run) > LONGEST:
         return ()
-    pieces = [piece.lower() for piece in (_PART if run.isascii() else _OTHER_PART).findall(run)]
+    pieces = [piece.lower() for piece in (PART if run.isascii() else _OTHER_PART).findall(run)]
     return tuple(pair for piece in pieces if STOP_WORDS.isdisjoint(pair := (piece, stem(piece))))
 
 

@@ -13,8 +13,7 @@ import pytest
 from reflectrl.cli import main
 from reflectrl.wings.autoexplore.locate import card
 from reflectrl.wings.autoexplore.locate.agent import Agent
-from reflectrl.wings.autoexplore.locate.answers import LiveLocator, Locator
-from reflectrl.wings.autoexplore.repository import Repository
+from reflectrl.wings.autoexplore.locate.answers import Locator
 
 QUESTION = "How is a cage opened with its key?"
 
@@ -32,17 +31,18 @@ def test_the_named_agent_answers_and_says_so(repo: Path, agent_folder: Path, cap
     assert sum(line[:4].strip().isdigit() for line in out.splitlines()) == 2
 
 
-def test_one_in_the_environment_or_in_the_package_answers_too(
+def test_an_agent_in_the_environment_answers_too(
     repo: Path, agent_folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(card.VARIABLE, str(agent_folder))
     assert locate(repo) == 0
-    monkeypatch.delenv(card.VARIABLE)
-    monkeypatch.setattr(card, "SHIPPED", agent_folder)
-    assert locate(repo) == 0
-    assert capsys.readouterr().err.count("the agent tiny") == 2
+    assert capsys.readouterr().err.count("the agent tiny") == 1
     assert locate(repo, "--search") == 0 and locate(repo, "--names-only") == 0
-    assert capsys.readouterr().err.count("this is search") == 2
+    err = capsys.readouterr().err
+    assert "this is a learned search" in err and "this is search over names only" in err
+    monkeypatch.delenv(card.VARIABLE)
+    assert locate(repo) == 0
+    assert "this is a learned search" in capsys.readouterr().err
 
 
 def test_the_walk_can_be_read(repo: Path, agent_folder: Path, capsys: Any) -> None:
@@ -78,8 +78,8 @@ def test_ten_thousand_words(repo: Path, agent_folder: Path, capsys: Any) -> None
 
 def test_locators_share_an_agent(repo: Path, agent_folder: Path) -> None:
     agent = Agent.load(agent_folder)
-    answer = Locator(Repository.open(repo), agent=agent).locate(QUESTION, 3)
-    assert answer == LiveLocator(repo, agent).locate(QUESTION, 3)
+    answer = Locator(repo, agent=agent).locate(QUESTION, 3)
+    assert answer == Locator(repo, agent=agent).locate(QUESTION, 3)
     assert answer.method == "agent" and answer.walked is not None
     assert [hit.path for hit in answer.files] == [path for path, _ in answer.walked.ranking[:3]]
 
@@ -99,10 +99,8 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("shipped", [False, True])  # loaded by transformers, and without
-def test_nothing_is_sent_written_or_started(repo: Path, agent_folder: Path, shipped: bool) -> None:
-    folder = card.SHIPPED if shipped else agent_folder
-    words = ["locate", QUESTION, "--repo", str(repo), "--model", str(folder)]
+def test_nothing_is_sent_written_or_started(repo: Path, agent_folder: Path) -> None:
+    words = ["locate", QUESTION, "--repo", str(repo), "--model", str(agent_folder)]
     done = subprocess.run(
         [sys.executable, "-B", "-c", WITNESS, *words],
         capture_output=True,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -14,7 +18,7 @@ from reflectrl.core.types import UserError
 
 if TYPE_CHECKING:
     from reflectrl.wings.autoexplore.locate.agent import Agent, Walked
-    from reflectrl.wings.autoexplore.locate.answers import Answer
+    from reflectrl.wings.autoexplore.locate.answers import Answer, Locator
     from reflectrl.wings.autoexplore.search import Hit
 
 SMALL = 20_000_000
@@ -23,7 +27,7 @@ on a busy machine every small matrix product waits for them."""
 
 
 def agent_of(model: str, search: bool) -> Agent | None:
-    """Load the agent of a folder, of $REFLECTRL_AGENT, or of the package; return None to answer by search.
+    """Load the agent of a folder or of $REFLECTRL_AGENT; return None to answer by search.
 
     Args:
         model: folder of the agent; "" if the user named no folder.
@@ -52,11 +56,10 @@ def agent_of(model: str, search: bool) -> Agent | None:
     return agent
 
 
-WORDS_SHOWN = 6
-"""Number of printed words that a file shares with the question. JSON holds all of them."""
-CUT_SHOWN = 3
-"""Number of printed names of files that were searched only in part."""
-OPTIONS = ("--repo", "--top", "--json", "--names-only", "--search", "--model", "--trace")
+OPTIONS = (
+    "--repo", "--top", "--json", "--open", "--questions", "--no-cache",
+    "--names-only", "--search", "--model", "--trace",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,17 +74,23 @@ class Locate:
     """Largest number of files."""
     json: bool = False
     """Print one JSON object instead of text."""
+    open: bool = False
+    """Open the first file in $VISUAL or $EDITOR, at its line."""
+    questions: Annotated[str, tyro.conf.arg(metavar="FILE")] = ""
+    """File of questions, a JSON object with "question" per line ("-" for stdin); answers are printed likewise."""
+    no_cache: bool = False
+    """Keep no index in the user's cache folder, and use none. $REFLECTRL_CACHE=off does the same."""
     trace: bool = False
     """Also print the agent's episode: its reflections, its commands and their outputs."""
     model: Annotated[str, tyro.conf.arg(metavar="DIR")] = ""
-    """Folder of the agent, written by `export-agent`. Default: $REFLECTRL_AGENT, else the shipped agent if any."""
+    """Folder of an agent that answers instead of the search, written by `export-agent`. Default: $REFLECTRL_AGENT."""
     search: bool = False
-    """Answer by search, even if there is an agent."""
+    """Answer by search, even if $REFLECTRL_AGENT names an agent."""
     names_only: bool = False
     """Search the names of files and folders only, not the contents."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Answer the question and print the files, best first."""
+        """Answer the question, or the file of questions."""
         if settings:
             from reflectrl.core.plugins import suggestion
 
@@ -89,19 +98,30 @@ class Locate:
             raise UserError(f"unknown option {option!r}{suggestion(option, OPTIONS)}")
         if self.top < 1:
             raise UserError(f"--top is {self.top}; it must be at least 1")
-        from reflectrl.wings.autoexplore.repository import Repository
         from reflectrl.wings.autoexplore.search import check_question
 
         question = " ".join(self.question)
-        check_question(question)
-        repository = Repository.open(self.repo)
+        if self.questions and question:
+            raise UserError("ask on the command line or with --questions FILE, not both")
+        asked = read_questions(self.questions) if self.questions else []
+        if not self.questions:
+            check_question(question)
         agent = agent_of(self.model, self.search or self.names_only)
-        _note(self._method(agent))
         from reflectrl.wings.autoexplore.locate.answers import Locator
 
-        answer = Locator(repository, self.names_only, agent).locate(question, self.top)
-        if answer.cut:
-            _note(_about_cut(answer.cut))
+        locator = Locator(self.repo, self.names_only, agent, cached=not self.no_cache)
+        _note(self._method(agent))
+        if self.questions:
+            for row in asked:
+                print(json.dumps({**row, **_as_json(locator.locate(row["question"], self.top))}), flush=True)
+            return
+        self._print(locator.locate(question, self.top))
+        if self.open:
+            open_first(locator, question)
+
+    def _print(self, answer: Answer) -> None:
+        for remark in answer.remarks:
+            _note(remark)
         if self.json:
             print(json.dumps(_as_json(answer), indent=1))
             return
@@ -110,7 +130,7 @@ class Locate:
         if not answer.files:
             _note("no file shares a word with the question")
         for number, hit in enumerate(answer.files, 1):
-            print(f"{number:>2}  {_described(hit)}")
+            print(f"{number:>2}  {described(hit)}")
 
     def _method(self, agent: Agent | None) -> str:
         """Describe in one line how the question is answered."""
@@ -118,9 +138,69 @@ class Locate:
             return f"the agent {agent.card.name} walks through the repository; nothing leaves this machine"
         from reflectrl.wings.autoexplore.locate.answers import METHODS
 
-        why = "" if self.search or self.names_only else "no trained model is there yet: "
         what = METHODS["names" if self.names_only else "search"]
-        return f"{why}this is {what}" + ("; it takes no walk to be traced" if self.trace else "")
+        return f"this is {what}" + ("; it takes no walk to be traced" if self.trace else "")
+
+
+def read_questions(name: str) -> list[dict[str, Any]]:
+    """Read a file of questions, "-" for stdin.
+
+    Raises:
+        UserError: the file cannot be read, or a line is no question. The message names the line.
+    """
+    from reflectrl.wings.autoexplore.search import check_question
+
+    try:
+        lines = sys.stdin.read().splitlines() if name == "-" else Path(name).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(f"--questions {name}: cannot be read: {error}") from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{name}, line {number}: no JSON: {error}") from None
+        if not isinstance(row, dict) or not isinstance(row.get("question"), str):
+            raise UserError(f'{name}, line {number}: expected an object with a "question"')
+        try:
+            check_question(row["question"])
+        except UserError as error:
+            raise UserError(f"{name}, line {number}: {error}") from None
+        rows.append(row)
+    return rows
+
+
+def open_first(locator: Locator, question: str) -> None:
+    """Open the best file in the user's editor.
+
+    Raises:
+        UserError: no editor is set, nothing was found, or the editor cannot be started.
+    """
+    hits = locator.locate(question, 1).files
+    if not hits:
+        raise UserError("there is no file to open")
+    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "")
+    if not editor:
+        raise UserError("--open needs an editor; set EDITOR, for example to vim")
+    path, line = locator.root / hits[0].path, hits[0].line or 1
+    try:
+        subprocess.run([*editor, *editor_arguments(editor[0], path, line)], check=False)
+    except OSError as error:
+        raise UserError(f"{editor[0]!r} cannot be started: {error.strerror}") from None
+
+
+def editor_arguments(editor: str, path: Path, line: int) -> list[str]:
+    """Return how an editor is told to open a file at a line."""
+    name = Path(editor).name
+    if name in ("code", "codium", "cursor", "windsurf"):
+        return ["--goto", f"{path}:{line}"]
+    if name in ("subl", "zed", "hx"):
+        return [f"{path}:{line}"]
+    if name in ("vi", "vim", "nvim", "nano", "emacs", "emacsclient", "micro", "kak", "ed", "joe"):
+        return [f"+{line}", str(path)]
+    return [str(path)]
 
 
 def _as_json(answer: Answer) -> dict[str, Any]:
@@ -135,16 +215,6 @@ def _as_json(answer: Answer) -> dict[str, Any]:
     return found
 
 
-def _about_cut(paths: Sequence[str]) -> str:
-    """Describe in one line which files were searched only in part."""
-    from reflectrl.wings.autoexplore.legible import CONTENT_BYTES
-    from reflectrl.wings.autoexplore.names import shown
-
-    named = ", ".join(map(shown, paths[:CUT_SHOWN]))
-    more = f" and {len(paths) - CUT_SHOWN} more" if len(paths) > CUT_SHOWN else ""
-    return f"only the first {CONTENT_BYTES // 1024} KiB were searched of {named}{more}"
-
-
 def _trace(walked: Walked) -> str:
     """Render an episode as text: reflections, commands with the policy's probabilities, and outputs."""
     lines = []
@@ -156,18 +226,31 @@ def _trace(walked: Walked) -> str:
     return "\n".join([*lines, ""])
 
 
-def _described(hit: Hit) -> str:
-    """Render a hit: path and line as editors understand them, the matching words, and below them the text of the line.
-
-    No probability is shown, because a policy is nearly certain of its file whether it is right or wrong.
-    """
+def described(hit: Hit) -> str:
+    """Render a hit: path and lines as editors understand them, name, percentage, reason, and the best line's text."""
     from reflectrl.wings.autoexplore.names import shown
 
-    place = shown(hit.path) if hit.line is None else f"{shown(hit.path)}:{hit.line}"
+    place = shown(hit.path)
+    if hit.start is not None and hit.end is not None:
+        place += f":{hit.start}-{hit.end}" if hit.end > hit.start else f":{hit.start}"
+    elif hit.line is not None:
+        place += f":{hit.line}"
+    name = f"  {hit.name}" if hit.name else ""
+    share = f"  {percentage(hit.probability)}" if hit.probability is not None else ""
     more = len(hit.words) - WORDS_SHOWN
     words = ", ".join(hit.words[:WORDS_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return place + (f"  ({words})" if words else "") + (f"\n      {hit.text}" if hit.text else "")
+    why = f"  ({hit.why or words})" if hit.why or words else ""
+    return f"{place}{name}{share}{why}" + (f"\n      {hit.text}" if hit.text else "")
+
+
+def percentage(probability: float) -> str:
+    """Round a probability for people: "under 1 %" instead of 0."""
+    return f"{round(100 * probability)} %" if probability >= 0.01 else "under 1 %"
 
 
 def _note(text: str) -> None:
     print(f"reflectrl: {text}", file=sys.stderr, flush=True)
+
+
+WORDS_SHOWN = 6
+"""Number of printed words that a file shares with the question. JSON holds all of them."""

@@ -1,4 +1,4 @@
-"""`mcp`: a server that offers the tool `locate` to an IDE assistant."""
+"""`mcp`: a server that offers `locate`, `outline` and `read` to an IDE assistant."""
 
 from __future__ import annotations
 
@@ -18,33 +18,36 @@ from reflectrl.wings.autoexplore.cli.locate import agent_of
 
 @dataclass(frozen=True)
 class Mcp:
-    """Offer the tool `locate` to an IDE assistant: a read-only MCP server on stdin and stdout for one repository."""
+    """Offer `locate`, `outline` and `read` to an IDE assistant: a read-only MCP server on stdin and stdout."""
 
     repo: Annotated[str, tyro.conf.arg(metavar="DIR")] = "."
     """Folder of the repository."""
     model: Annotated[str, tyro.conf.arg(metavar="DIR")] = ""
-    """Folder of the agent, written by `export-agent`. Default: $REFLECTRL_AGENT, else the shipped agent if any."""
+    """Folder of an agent that answers instead of the search, written by `export-agent`. Default: $REFLECTRL_AGENT."""
     search: bool = False
-    """Answer by search (BM25), even if there is an agent."""
+    """Answer by search, even if $REFLECTRL_AGENT names an agent."""
+    no_cache: bool = False
+    """Keep no index in the user's cache folder, and use none. $REFLECTRL_CACHE=off does the same."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Serve until stdin ends. Only the protocol is written to stdout."""
         if settings:
             option = settings[0].partition("=")[0]
-            raise UserError(f"unknown option {option!r}{suggestion(option, ('--repo', '--model', '--search'))}")
+            raise UserError(
+                f"unknown option {option!r}{suggestion(option, ('--repo', '--model', '--search', '--no-cache'))}"
+            )
         try:
             from reflectrl.wings.autoexplore.locate.mcp import make_server
         except ImportError as error:
             raise UserError(f"the MCP server needs an extra; {install('mcp')}") from error
-        from reflectrl.wings.autoexplore.locate.answers import METHODS, LiveLocator
+        from reflectrl.wings.autoexplore.locate.answers import METHODS, Locator
 
         agent = agent_of(self.model, self.search)
-        locator = LiveLocator(self.repo, agent)
-        why = "" if agent or self.search else "no trained model is there yet: "
+        locator = Locator(self.repo, agent=agent, cached=not self.no_cache)
         method = METHODS["search"] if agent is None else f"the agent {agent.card.name}"
         print(
             f"reflectrl: serving {str(locator.root)!r} ({len(locator):,} files) on stdin and stdout; "
-            f"{why}files are found by {method}",
+            f"files are found by {method}",
             file=sys.stderr,
             flush=True,
         )

@@ -9,19 +9,19 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from reflectrl.core.types import UserError
-from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.index import Filters, index
-from reflectrl.wings.autoexplore.repository import Repository
+from reflectrl.wings.autoexplore.locate.engine import Engine
+from reflectrl.wings.autoexplore.names import shown
 from reflectrl.wings.autoexplore.sandbox import Sandbox, Stamp
 from reflectrl.wings.autoexplore.search import Hit, Search, check_question
-from reflectrl.wings.autoexplore.texts import printable
-from reflectrl.wings.autoexplore.view import View
 
 if TYPE_CHECKING:  # slow to import, and needed only with an agent
+    from reflectrl.wings.autoexplore.finder import Finder
     from reflectrl.wings.autoexplore.locate.agent import Agent, Walked
+    from reflectrl.wings.autoexplore.repository import Repository
 
 METHODS = {
-    "search": "search (BM25, then what the parts of a file have in common with the question)",
+    "search": "a learned search (definitions, names, comments, meaning)",
     "names": "search over names only (BM25)",
     "agent": "a trained agent that walks through the repository",
 }
@@ -40,66 +40,45 @@ class Answer:
     only its search found."""
     walked: Walked | None = None
     """Walk of the agent; None for a search."""
-    cut: tuple[str, ...] = ()
-    """Large files that were searched only in part, sorted."""
+    remarks: tuple[str, ...] = ()
+    """Remarks on files that were not searched, or only in part: a line each."""
 
 
 class Locator:
-    """Find the files of a repository that may answer a question. Share the locator: it builds its index once.
+    """Find the files of a folder that may answer a question. The folder may change between questions.
 
-    Args:
-        repository: repository, in the state in which it was opened.
-        names_only: search the names of files only, and read no file.
-        agent: agent that answers; None to answer by search.
-    """
-
-    def __init__(self, repository: Repository, names_only: bool = False, agent: Agent | None = None) -> None:
-        self.repository, self._agent = repository, agent
-        self._names = Search(repository, "names") if names_only else None
-        self._finder = Finder(repository)
-
-    def locate(self, question: str, k: int) -> Answer:
-        """Return the best `k` files.
-
-        Raises:
-            UserError: the question has no word to search for.
-        """
-        if self._names is not None:
-            return Answer("names", tuple(self._names.search(question, k)))
-        search = self._finder.search
-        if self._agent is not None:
-            walked = self._agent.walk(self._finder, question)
-            hits = search.explain(question, walked.ranking[:k])
-            return Answer("agent", tuple(hits), walked, tuple(sorted(search.cut)))
-        asked = printable(question)
-        found = self._finder.ranked(asked, "", View(self.repository))[:k]
-        scored = [(path, self._finder.promise(path, asked)) for path in found]
-        return Answer("search", tuple(search.explain(question, scored)), cut=tuple(sorted(search.cut)))
-
-
-class LiveLocator:
-    """Locator for a folder that may change.
-
-    The folder is walked before each answer, and indexed again if any file was added, removed or changed since the last
-    answer. The locator is thread-safe and answers one question at a time.
+    The locator is thread-safe and answers one question at a time. It looks for changed files before each answer, and
+    reads only those.
 
     Args:
         root: folder of the repository. It is resolved once, here. Nothing outside of it is ever read.
+        names_only: search the names of files only, and read no file.
         agent: agent that answers; None to answer by search.
+        cached: keep the search's index in the user's cache folder.
 
     Raises:
         UserError: the folder does not exist, cannot be read, or has no file to explore.
     """
 
-    def __init__(self, root: str | os.PathLike[str], agent: Agent | None = None) -> None:
-        self.root, self._agent = Sandbox(root).root, agent
+    def __init__(
+        self, root: str | os.PathLike[str], names_only: bool = False, agent: Agent | None = None, cached: bool = True
+    ) -> None:
+        self.root, self._names_only, self._agent = Sandbox(root).root, names_only, agent
         self._lock = Lock()
         self._seen: Mapping[str, Stamp] = {}
-        self._locator = self._current()
+        self._repository: Repository | None = None
+        self._engine: Engine | None = None
+        if names_only or agent is not None:
+            self._open()
+        else:
+            self._engine = Engine(self.root, cached=cached)
+        self._is_fresh = True
 
     def __len__(self) -> int:
         """Return the number of files to explore, as of the last answer."""
-        return len(self._locator.repository)
+        if self._engine is not None:
+            return len(self._engine.index.corpus)
+        return len(self._repository or ())
 
     def locate(self, question: str, k: int) -> Answer:
         """Return the best `k` files of the folder in its current state.
@@ -109,17 +88,55 @@ class LiveLocator:
         """
         check_question(question)
         with self._lock:
-            self._locator = self._current()
-            return self._locator.locate(question, k)
+            if self._engine is None:
+                return self._by_walk(question, k)
+            if not self._is_fresh:
+                self._engine.index.refresh()
+            self._is_fresh = False
+            hits = self._engine.search(question, k)
+            return Answer("search", tuple(hits), remarks=tuple(self._engine.remarks()))
 
-    def _current(self) -> Locator:
-        """Return a locator for the current folder. A change during the walk is noticed before the next answer."""
+    def text(self, path: str) -> str:
+        """Return the text of a file that can be found. Outputs of notebooks and encoded data are left out.
+
+        Raises:
+            UserError: there is no such file, or it cannot be read.
+        """
+        with self._lock:
+            if self._engine is not None:
+                self._engine.index.refresh()
+                found = self._engine.index.read(path)
+                text = None if found is None else found.text
+            else:
+                from reflectrl.wings.autoexplore.legible import legible
+
+                text = legible(self._open().repository, path).text or None
+        if text is None:
+            raise UserError(f"there is no file {shown(path)} to read: name one as `locate` does")
+        return text
+
+    def _by_walk(self, question: str, k: int) -> Answer:
+        """Answer by names alone, or by the agent, whose environment has a search of its own."""
+        finder = self._open()
+        if self._names_only:
+            return Answer("names", tuple(Search(finder.repository, "names").search(question, k)))
+        assert self._agent is not None
+        walked = self._agent.walk(finder, question)
+        hits = finder.search.explain(question, walked.ranking[:k])
+        cut = tuple(f"{shown(path)}: searched only in part" for path in sorted(finder.search.cut))
+        return Answer("agent", tuple(hits), walked, cut)
+
+    def _open(self) -> Finder:
+        """Open the repository, again if it has changed. A change meanwhile is noticed before the next answer."""
+        from reflectrl.wings.autoexplore.finder import Finder
+        from reflectrl.wings.autoexplore.repository import Repository
+
         sandbox = Sandbox(self.root)
         if sandbox.root != self.root:
             raise UserError(f"{str(self.root)!r} is a link to another folder now")
         seen = index(sandbox, Filters()).files
-        if self._seen and seen == self._seen:
-            return self._locator
-        repository = Repository.open(self.root)
-        self._seen = seen
-        return Locator(repository, agent=self._agent)
+        if self._repository is None or seen != self._seen:
+            self._repository = Repository.open(self.root)
+            self._finder = Finder(self._repository)
+            self._seen = seen
+        return self._finder

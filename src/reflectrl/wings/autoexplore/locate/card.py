@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,8 +16,6 @@ from reflectrl.runs.state import CARD
 
 VARIABLE = "REFLECTRL_AGENT"
 """Environment variable that names the folder of the agent to use."""
-SHIPPED = Path(str(files("reflectrl.wings.autoexplore.locate"))) / "default"
-"""Folder of the default agent, if the package ships an agent."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +51,6 @@ def read_card(folder: Path) -> Card:
 
 
 def agent_folder(named: str = "") -> Path | None:
-    """Return the folder of the agent: `named`, else $REFLECTRL_AGENT, else the agent in the package.
-
-    Return None if none is named and none ships.
-    """
+    """Return the folder of the agent: `named`, else $REFLECTRL_AGENT; None if neither names one."""
     chosen = named or os.environ.get(VARIABLE, "")
-    if chosen:
-        return Path(chosen).expanduser()
-    return SHIPPED if (SHIPPED / CARD).is_file() else None
+    return Path(chosen).expanduser() if chosen else None

@@ -1,14 +1,14 @@
-"""`locate` as a tool for assistants, through the Model Context Protocol (https://modelcontextprotocol.io).
+"""`locate` as tools for assistants, through the Model Context Protocol (https://modelcontextprotocol.io).
 
-The server has one read-only tool. The repository is fixed when the server starts: the tool takes no path. It returns
-names of files, line numbers and words of the question, but never a line of a file.
+The server has three read-only tools: `locate` finds files, `outline` lists what a file defines, `read` returns lines.
+The repository is fixed when the server starts, and paths are those that `locate` can return.
 
 Needs the extra `mcp` (the official SDK, version 2).
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -17,30 +17,39 @@ from pydantic import BaseModel, Field
 
 import reflectrl
 from reflectrl.core.types import UserError
-from reflectrl.wings.autoexplore.locate.answers import LiveLocator
+from reflectrl.wings.autoexplore.locate.answers import Locator
 from reflectrl.wings.autoexplore.names import shown
+from reflectrl.wings.autoexplore.outline import outline as definitions
 from reflectrl.wings.autoexplore.search import Hit
 
 MOST_FILES = 50
 MOST_CHARACTERS = 4000
 """Longest question."""
+MOST_LINES = 400
+"""Largest number of lines that one call of `read` returns."""
+MOST_LINE = 2000
+"""Longest line that `read` returns."""
 WORDS_SHOWN = 8
 """Number of words in a file's reason."""
-_DESCRIPTION = (
+_LOCATE = (
     "Find the files of this repository that most likely answer a question, best first: where something is defined, "
     'configured or explained. Ask in plain words, with the terms that code would use, e.g. "where are retries '
-    'configured?". Runs locally and reads only; tests and hidden files are left out.'
+    'configured?". Runs locally and reads only.'
 )
+_OUTLINE = "List what a file of this repository defines: line, kind and name, one per line."
+_READ = f"Read lines of a file of this repository, at most {MOST_LINES} at a time."
 
 
 class File(BaseModel):
     """A file that may answer the question."""
 
     path: str = Field(description="Relative to the repository's root.")
-    line: int | None = Field(
-        description="Where the question's words stand most densely, from 1; null if only in the path."
-    )
-    reason: str = Field(description="The words that the file shares with the question, the rarest first.")
+    line: int | None = Field(description="Line that fits best, from 1; null if only the path fits.")
+    start: int | None = Field(description="First line of the definition or passage around it.")
+    end: int | None = Field(description="Last line of it.")
+    name: str = Field(description="Name of that definition; empty if it has none.")
+    probability: float | None = Field(description="How likely the file answers; null if unknown.")
+    reason: str = Field(description="Why the file may answer.")
 
 
 class Found(BaseModel):
@@ -50,45 +59,105 @@ class Found(BaseModel):
     files: list[File] = Field(description="Best first; empty where no file shares a word with the question.")
 
 
+class Lines(BaseModel):
+    """Lines of a file."""
+
+    path: str
+    start: int = Field(description="Number of the first line, from 1.")
+    end: int = Field(description="Number of the last line.")
+    lines: int = Field(description="Number of lines of the file.")
+    text: str
+
+
 Question = Annotated[str, Field(description="What you want to know, in plain words.")]
 Count = Annotated[
-    int, Field(description="At most so many files.", json_schema_extra={"minimum": 1, "maximum": MOST_FILES})
+    int | None, Field(description="At most so many files.", json_schema_extra={"minimum": 1, "maximum": MOST_FILES})
 ]
+Path = Annotated[str, Field(description="Path of a file, relative to the repository's root, as `locate` returns it.")]
+Start = Annotated[int | None, Field(description="First line, from 1.")]
+End = Annotated[int | None, Field(description=f"Last line; by default {MOST_LINES} lines are returned.")]
 
 
-def make_server(locator: LiveLocator) -> MCPServer:
-    """Make a server with the tool `locate`."""
-    server = MCPServer(
+class LocateServer(MCPServer):
+    """Server that refuses arguments that a tool does not have, instead of ignoring them."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], *rest: Any, **more: Any) -> Any:
+        """Call a tool.
+
+        Raises:
+            ToolError: the tool has no such argument, or fails.
+        """
+        for tool in await self.list_tools():
+            unknown = sorted(set(arguments) - set(tool.input_schema.get("properties", {})))
+            if tool.name == name and unknown:
+                known = ", ".join(tool.input_schema.get("properties", {}))
+                raise ToolError(f"{name} has no argument {unknown[0]!r}; it has {known}")
+        return await super().call_tool(name, arguments, *rest, **more)
+
+
+def make_server(locator: Locator) -> MCPServer:
+    """Make a server with the tools `locate`, `outline` and `read`."""
+    server = LocateServer(
         "reflectrl",
         title="reflectrl locate",
         version=reflectrl.__version__,
-        instructions=f"`locate` says which files of {locator.root.name!r} to open for a question.",
+        instructions=f"`locate` says which files of {locator.root.name!r} to open for a question; `outline` and `read` "
+        "open them.",
         log_level="WARNING",
         subscriptions=False,
     )
+    hints = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
-    @server.tool(
-        title="Locate files",
-        description=_DESCRIPTION,
-        annotations=ToolAnnotations(
-            read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
-        ),
-    )
+    @server.tool(title="Locate files", description=_LOCATE, annotations=hints)
     def locate(question: Question, k: Count = 5) -> Found:
+        most = 5 if k is None else k
         try:
-            if not 1 <= k <= MOST_FILES:
+            if not 1 <= most <= MOST_FILES:
                 raise UserError(f"k is {k}; it must be from 1 to {MOST_FILES}")
             if len(question) > MOST_CHARACTERS:
                 raise UserError(f"the question has {len(question):,} characters; ask in at most {MOST_CHARACTERS:,}")
-            answer = locator.locate(question, k)
+            answer = locator.locate(question, most)
         except UserError as error:
             raise ToolError(str(error)) from None
         return Found(method=answer.method, files=[_to_file(hit) for hit in answer.files])
 
+    @server.tool(title="Outline a file", description=_OUTLINE, annotations=hints)
+    def outline(path: Path) -> str:
+        found = definitions(path, _text(locator, path))
+        lines = [
+            f"{one.line}: {one.kind} {one.name}{one.signature}" + (f": {one.doc}" if one.doc else "") for one in found
+        ]
+        return "\n".join(lines) or "nothing is defined there"
+
+    @server.tool(title="Read a file", description=_READ, annotations=hints)
+    def read(path: Path, start: Start = 1, end: End = None) -> Lines:
+        lines = _text(locator, path).split("\n")
+        first = start or 1
+        last = min(end or first + MOST_LINES - 1, len(lines), first + MOST_LINES - 1)
+        if not 1 <= first <= len(lines) or last < first:
+            raise ToolError(f"{shown(path)} has the lines 1 to {len(lines)}; start is {start}, end is {end}")
+        text = "\n".join(line[:MOST_LINE] for line in lines[first - 1 : last])
+        return Lines(path=shown(path), start=first, end=last, lines=len(lines), text=text)
+
     return server
+
+
+def _text(locator: Locator, path: str) -> str:
+    try:
+        return locator.text(path)
+    except UserError as error:
+        raise ToolError(str(error)) from None
 
 
 def _to_file(hit: Hit) -> File:
     more = len(hit.words) - WORDS_SHOWN
     words = ", ".join(hit.words[:WORDS_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return File(path=shown(hit.path), line=hit.line, reason=f"shares {words or 'no word, but was looked at'}")
+    return File(
+        path=shown(hit.path),
+        line=hit.line,
+        start=hit.start,
+        end=hit.end,
+        name=hit.name,
+        probability=None if hit.probability is None else round(hit.probability, 2),
+        reason=hit.why or f"shares {words or 'no word, but was looked at'}",
+    )

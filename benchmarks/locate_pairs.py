@@ -1,0 +1,135 @@
+"""Mine pairs of words that mean the same in code: what a docstring or a commit message says, and what names say.
+
+    python -m benchmarks.locate_pairs TREES... --clones CLONES --out .../locate/data/pairs.txt
+
+Two sources: the first sentence of a definition's documentation and the words of its name; the message of a commit and
+the names of the files and folders that it changed. A pair counts by normalized mutual information (Bouma 2009) if it
+stands in `LEAST` repositories: no project's private language is learned. The program reads training repositories
+only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import subprocess
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from reflectrl.core.types import UserError
+from reflectrl.wings.autoexplore.outline import about, outline
+from reflectrl.wings.autoexplore.repository import Repository
+from reflectrl.wings.autoexplore.texts import Text
+from reflectrl.wings.autoexplore.words import words
+
+LEAST = 3
+TIMES = 5
+STRENGTH = 0.2
+"""Smallest normalized mutual information of a pair."""
+PARTNERS = 6
+COMMITS = 6000
+MOST_FILES = 4
+MOST_BYTES = 200_000
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Count pairs in all repositories, and write the strongest partners of every word."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("trees", nargs="+", type=Path)
+    parser.add_argument("--clones", type=Path, required=True)
+    parser.add_argument("--splits", type=Path, default=Path(__file__).with_name("locate_splits.toml"))
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args(words)
+    pairs = PairCounts()
+    for tree in given.trees:
+        pairs.add(_documented(tree))
+    for name in tomllib.loads(given.splits.read_text(encoding="utf-8"))["mined"]["train"]:
+        pairs.add(_committed(given.clones / name.replace("/", "+") / "repo"))
+    lines = [f"{word} {' '.join(f'{other}:{value:.2f}' for other, value in found)}" for word, found in pairs.partners()]
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{len(lines)} words, {given.out.stat().st_size:,} bytes")
+
+
+class PairCounts:
+    """Counts of said words, of words in names, and of both together, and the number of repositories of each pair."""
+
+    def __init__(self) -> None:
+        self.said: Counter[str] = Counter()
+        self.named: Counter[str] = Counter()
+        self.both: Counter[tuple[str, str]] = Counter()
+        self.repositories: Counter[tuple[str, str]] = Counter()
+        self.total = 0
+
+    def add(self, observed: Iterable[tuple[set[str], set[str]]]) -> None:
+        """Add the observations of a repository: words said about something, words of its name."""
+        pairs: Counter[tuple[str, str]] = Counter()
+        for said, named in observed:
+            said, named = {w for w in said if w.isalpha()}, {w for w in named if w.isalpha()}
+            self.total += 1
+            self.said.update(said)
+            self.named.update(named)
+            pairs.update((one, other) for one in said for other in named if one != other)
+        # A pair that a repository repeats a thousand times must not outweigh all others.
+        self.both.update({pair: min(times, 30) for pair, times in pairs.items()})
+        self.repositories.update(pairs.keys())
+
+    def partners(self) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+        """Yield words with their strongest partners."""
+        found: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
+        for (said, named), times in self.both.items():
+            if times < TIMES or self.repositories[said, named] < LEAST:
+                continue
+            joint = times / self.total
+            mutual = math.log(joint * self.total**2 / (self.said[said] * self.named[named]))
+            strength = mutual / -math.log(joint)
+            if strength >= STRENGTH:
+                found[said].append((named, strength))
+        for word in sorted(found):
+            yield word, sorted(found[word], key=lambda pair: -pair[1])[:PARTNERS]
+
+
+def _documented(tree: Path) -> Iterator[tuple[set[str], set[str]]]:
+    try:
+        repository = Repository.open(tree)
+    except UserError:
+        return
+    for path in repository.files:
+        read = repository.read(path, MOST_BYTES)
+        if not isinstance(read, Text) or not read.complete:
+            continue
+        for definition in outline(path, read.text):
+            if definition.doc and definition.kind in ("class", "function", "method", "constant"):
+                yield set(words(definition.doc)), set(words(definition.name))
+        said = about(path, read.text)
+        if said and not path.endswith((".md", ".rst", ".txt", ".json", ".csv")):
+            yield set(words(said)), set(words(path.rpartition("/")[2].partition(".")[0]))
+
+
+def _committed(clone: Path) -> Iterator[tuple[set[str], set[str]]]:
+    command = [
+        "git",
+        "-C",
+        str(clone),
+        "log",
+        "--no-merges",
+        f"--max-count={COMMITS}",
+        "--name-only",
+        "-z",
+        "--format=%x01%s%x02",
+        "HEAD",
+    ]
+    log = subprocess.run(command, capture_output=True, check=False).stdout.decode(
+        "utf-8", "replace"
+    )  # a clone may lack old objects
+    for record in log.split("\x01")[1:]:
+        subject, names = record.split("\x02", 1)
+        paths = [path for path in names.strip("\0\n").split("\0") if path]
+        if 1 <= len(paths) <= MOST_FILES:
+            yield set(words(subject)), {word for path in paths for word in words(path.rpartition(".")[0] or path)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Searchable text of a file: notebooks without outputs, UTF-16 decoded, no encoded data, a bounded length."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple
+
+from reflectrl.wings.autoexplore.index import decoded, encoding_of
+from reflectrl.wings.autoexplore.legible import CONTENT_BYTES, WITH_ENCODED_BYTES, without_encoded
+
+LONG_LINE = 500
+"""Shortest line of a file that is checked for encoded data, next to files that say that they hold some."""
+_ENCODED = (b"base64", b"-----BEGIN")
+_ENCODED_SUFFIXES = (".map", ".svg", ".pem", ".lock", ".crt")
+_SOURCE = re.compile(r'^\s*"source": \[$')
+_STRING = re.compile(r'^\s*("(?:[^"\\]|\\.)*")(,?)$')
+
+
+class Contents(NamedTuple):
+    """Searchable text.
+
+    Attributes:
+        text: text. Its lines have the numbers of the file's lines, but in a notebook that is a single line.
+        cut: the file goes on behind the text.
+        undecodable: the file holds bytes that are no text in its encoding.
+    """
+
+    text: str
+    cut: bool = False
+    undecodable: bool = False
+
+
+def bytes_to_read(path: str) -> int:
+    """Return how much of a file is read: notebooks are long because of their outputs."""
+    return WITH_ENCODED_BYTES if path.endswith(".ipynb") else CONTENT_BYTES
+
+
+def contents(path: str, data: bytes, complete: bool) -> Contents:
+    """Return the searchable text of a file.
+
+    Args:
+        path: path, whose suffix tells the format.
+        data: the file's bytes, or their beginning.
+        complete: `data` is the whole file.
+    """
+    undecodable = False
+    if encoding_of(data) == "utf-8":
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            undecodable = complete or error.start < len(data) - 4
+            text = data.decode("latin-1") if undecodable else decoded(data, complete)
+    else:
+        text = decoded(data, complete)
+        undecodable = "\ufffd" in text
+    text = text.replace("\r\n", "\n")
+    if path.endswith(".ipynb"):
+        text = notebook(text)
+    elif _may_be_encoded(path, data):
+        text = without_encoded(text)
+    return Contents(text[:CONTENT_BYTES], not complete or len(text) > CONTENT_BYTES, undecodable)
+
+
+def _may_be_encoded(path: str, data: bytes) -> bool:
+    if path.endswith(_ENCODED_SUFFIXES) or any(mark in data for mark in _ENCODED):
+        return True
+    return max(map(len, data.split(b"\n")), default=0) > LONG_LINE
+
+
+def notebook(text: str) -> str:
+    """Return the source of a notebook's cells; the text itself if it is no notebook.
+
+    Jupyter writes a line of source per line. Then all other lines become empty, so that line numbers fit the file.
+    """
+    kept, inside, found = list[str](), False, False
+    for line in text.split("\n"):
+        string = _STRING.match(line) if inside else None
+        if string is not None:
+            kept.append(_string(string[1]).rstrip("\n"))
+            found = True
+        else:
+            inside = _SOURCE.match(line) is not None
+            kept.append("")
+    return "\n".join(kept) if found else _cells(text)
+
+
+def _cells(text: str) -> str:
+    try:
+        cells = json.loads(text)["cells"]
+        sources = [cell["source"] for cell in cells]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return without_encoded(text)
+    joined = ["".join(map(str, source)) if isinstance(source, list) else str(source) for source in sources]
+    return "\n\n".join(joined)
+
+
+def _string(quoted: str) -> str:
+    try:
+        return str(json.loads(quoted))
+    except ValueError:
+        return quoted

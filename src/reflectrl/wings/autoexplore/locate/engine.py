@@ -1,0 +1,140 @@
+"""Search of `locate`: index, grounds and ranker, and for each file the passage, the reason and the probability."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from reflectrl.wings.autoexplore.index import Filters
+from reflectrl.wings.autoexplore.locate.grounds import Candidates, Tables, collect
+from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
+from reflectrl.wings.autoexplore.locate.live import CUT, FILTERS, UNDECODABLE, UNREADABLE, LiveIndex
+from reflectrl.wings.autoexplore.locate.meaning import shipped_kin, shipped_telling, shipped_vectors
+from reflectrl.wings.autoexplore.locate.passages import ReadFile
+from reflectrl.wings.autoexplore.locate.ranker import Ranker, shipped_ranker
+from reflectrl.wings.autoexplore.search import LINE_CHARACTERS, Hit, check_question
+from reflectrl.wings.autoexplore.texts import printable
+from reflectrl.wings.autoexplore.words import spoken
+
+WORDS_IN_REASON = 5
+
+
+class Engine:
+    """Search engine of a folder that may change.
+
+    Args:
+        root: folder of the repository.
+        filters: files to search.
+        cached: keep the index in the user's cache folder.
+        ranker: ranker; by default the one in the package.
+
+    Raises:
+        UserError: the folder does not exist, cannot be read, or has no file to search.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        filters: Filters = FILTERS,
+        cached: bool = True,
+        ranker: Ranker | None = None,
+    ) -> None:
+        self.index = LiveIndex(root, filters, cached)
+        self._ranker = ranker or shipped_ranker()
+        self._tables = Tables(shipped_vectors(), shipped_kin(), shipped_telling())
+
+    def search(self, question: str, k: int) -> list[Hit]:
+        """Return the best `k` files, best first; fewer if fewer share a word with the question.
+
+        Raises:
+            UserError: the question has no word to search for.
+        """
+        check_question(question)
+        inquiry = Inquiry.of(question)
+        candidates = self.candidates(inquiry)
+        scores = self._ranker.scores(candidates.grounds)
+        probabilities = self._ranker.probabilities(scores)
+        order = sorted(range(len(scores)), key=lambda number: -scores[number])[:k]
+        return [
+            self._hit(candidates, inquiry, number, float(scores[number]), float(probabilities[number]))
+            for number in order
+        ]
+
+    def candidates(self, inquiry: Inquiry) -> Candidates:
+        """Return the files that may answer, with their grounds."""
+        return collect(self.index.corpus, inquiry, self.index.read, self._tables)
+
+    def remarks(self) -> list[str]:
+        """Describe, one line each, what was not searched or only in part."""
+        kinds = (
+            (CUT, "searched only in part, for they are long"),
+            (UNDECODABLE, "read as Latin-1, for they are not UTF-8"),
+            (UNREADABLE, "found by their names alone, for they cannot be read"),
+        )
+        return [line for bit, what in kinds if (line := _remark(self.index.remarks(bit), what))]
+
+    def _hit(self, candidates: Candidates, inquiry: Inquiry, rank: int, score: float, probability: float) -> Hit:
+        path = self.index.corpus.paths[int(candidates.files[rank])]
+        words = tuple(inquiry.forms[word] for word in candidates.words[rank])
+        named = {word for _, word in spoken(path)}
+        in_path = [inquiry.forms[word] for word in candidates.words[rank] if word in named]
+        found = self.index.read(path)
+        if found is None or not candidates.words[rank]:
+            return Hit(path, score, words, why=_reason(in_path, "", [], words), probability=probability)
+        hits = found.hits({word: inquiry.forms[word] for word in candidates.words[rank]})
+        passage = candidates.best[rank]
+        if passage < 0:
+            held = found.held(hits)
+            passage = max(held, key=lambda number: len(held[number]), default=0)
+        start, end = found.span(passage)
+        line, text, inside = _best_line(found, hits, candidates.words[rank], start, end)
+        name = printable(found.names[passage])
+        why = _reason(in_path, name, [inquiry.forms[word] for word in inside], words)
+        return Hit(path, score, words, line, text, start, end, name, why, probability)
+
+
+def _best_line(
+    file: ReadFile, hits: dict[str, list[int]], words: Sequence[str], start: int, end: int
+) -> tuple[int | None, str, list[str]]:
+    """Return the line of a passage with the most words (the first at ties), its text, and the passage's words."""
+    lines: dict[int, set[str]] = {}
+    for word, offsets in hits.items():
+        for offset in offsets:
+            line = file.line(offset)
+            if start <= line <= end:
+                lines.setdefault(line, set()).add(word)
+    if not lines:
+        return (start if hits else None), "", []
+    worth = {word: len(words) - number for number, word in enumerate(words)}  # rarest first
+    best = min(lines, key=lambda line: (-sum(worth[word] for word in lines[line]), line))
+    text = file.text.split("\n", best)[best - 1]
+    held = set().union(*lines.values())
+    return best, printable(text[:LINE_CHARACTERS]), [word for word in words if word in held]
+
+
+def _reason(in_path: Sequence[str], name: str, inside: Sequence[str], words: Sequence[str]) -> str:
+    """Say in one line why a file may answer."""
+    said = []
+    if in_path:
+        said.append(f"its path says {_listed(in_path)}")
+    if name and inside:
+        said.append(f"{name!r} holds {_listed(inside)}")
+    elif inside:
+        said.append(f"a passage holds {_listed(inside)}")
+    return "; ".join(said) or (f"it holds {_listed(words)}" if words else "words of similar meaning")
+
+
+def _listed(words: Sequence[str]) -> str:
+    shown = list(words[:WORDS_IN_REASON])
+    more = len(words) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def _remark(paths: Sequence[str], what: str) -> str:
+    from reflectrl.wings.autoexplore.names import shown
+
+    if not paths:
+        return ""
+    named = ", ".join(map(shown, paths[:3]))
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return f"{named}{more}: {what}"

@@ -1,0 +1,85 @@
+"""Ranker: weighs the grounds of the candidates, and says how likely each is to answer.
+
+Its weights were learned listwise by `python -m benchmarks.locate_ranker` and are data of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reflectrl.wings.autoexplore.locate.grounds import COLUMNS
+
+Floats = NDArray[np.float32]
+_ABSOLUTE = ("test", "generated", "vendored", "example", "init", "root", "was read", "length", "depth")
+COMPARED = tuple(name for name in COLUMNS if not name.startswith("kind ") and name not in _ABSOLUTE)
+"""Grounds that are also compared with the best candidate's."""
+ABLATIONS: dict[str, tuple[str, ...]] = {
+    "word vectors": ("meaning path", "meaning name", "meaning names"),
+    "mined pairs": ("kin stem", "kin defined", "kin anywhere"),
+    "files that were read": tuple(
+        name
+        for name in COLUMNS
+        if name.startswith(("passage", "three", "phrases", "meaning name", "identifiers used", "ref"))
+    ),
+    "phrases": ("phrases", "phrases named"),
+    "references": ("referred",),
+    "identifiers": ("identifiers defined", "identifiers named like file", "identifiers used", "path named"),
+    "kinds of files": (*(name for name in COLUMNS if name.startswith("kind ")), *_ABSOLUTE[:6]),
+    "definitions": ("defined", "passage named", "kin defined", "phrases named"),
+}
+"""Groups of grounds, which can be left out to see what they are worth."""
+MOST_CERTAIN = 0.97
+"""Largest probability that is claimed: no ranking of words is ever sure."""
+
+
+def inputs(grounds: Floats) -> Floats:
+    """Return the ranker's inputs for the candidates of a question, (F, I).
+
+    They are the grounds, each compared ground as a share of the best candidate's, and a mark for the best.
+    """
+    columns = [COLUMNS.index(name) for name in COMPARED]
+    compared = grounds[:, columns]
+    best = np.maximum(compared.max(axis=0, keepdims=True, initial=0.0), 1e-6)
+    marks = (compared >= best - 1e-6).astype(np.float32)
+    return np.concatenate([grounds, compared / best, marks], axis=1).astype(np.float32)
+
+
+class Ranker:
+    """Weighted sum of standardized inputs.
+
+    Args:
+        weights: arrays by name: mean, scale and weights, (I,), and calibration: sharpness, and the score of "nowhere".
+    """
+
+    def __init__(self, weights: Mapping[str, NDArray[np.generic]]) -> None:
+        as_floats = {name: np.asarray(array, np.float32) for name, array in weights.items()}
+        self._mean_I, self._scale_I = as_floats["mean"], as_floats["scale"]
+        self._weights_I = as_floats["weights"]
+        self._sharpness, self._nowhere = (float(value) for value in as_floats["calibration"])
+
+    def scores(self, grounds: Floats) -> Floats:
+        """Return the score of each candidate, (F,); larger is better."""
+        if not len(grounds):
+            return np.zeros(0, np.float32)
+        return ((inputs(grounds) - self._mean_I) / self._scale_I) @ self._weights_I
+
+    def probabilities(self, scores: Floats) -> Floats:
+        """Return the probability that each candidate answers. Their sum is below 1: the answer may be elsewhere."""
+        if not len(scores):
+            return scores
+        sharp = scores * self._sharpness
+        top = max(float(sharp.max()), self._nowhere)
+        values = np.exp(sharp - top)
+        return np.minimum(values / (values.sum() + np.exp(self._nowhere - top)), MOST_CERTAIN)
+
+
+@cache
+def shipped_ranker() -> Ranker:
+    """Return the ranker in the package."""
+    with files("reflectrl.wings.autoexplore.locate").joinpath("data/ranker.npz").open("rb") as file:
+        return Ranker(dict(np.load(file, allow_pickle=False)))

@@ -1,0 +1,150 @@
+"""The index that stays: only changed files anew, and whatever is damaged or somebody else's is made anew."""
+
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from reflectrl.core.types import UserError
+from reflectrl.wings.autoexplore.locate import live, store
+from reflectrl.wings.autoexplore.locate.engine import Engine
+from reflectrl.wings.autoexplore.locate.live import LiveIndex
+from reflectrl.wings.autoexplore.words import stem
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    root = tmp_path / "repo"
+    (root / "net").mkdir(parents=True)
+    for number in range(30):
+        (root / "net" / f"part{number}.py").write_text(f"def step_{number}():\n    return 'word{number}'\n")
+    (root / "retry.py").write_text("def retry(times):\n    # tries again\n    return times\n")
+    return root
+
+
+def found(index: LiveIndex, word: str) -> set[str]:
+    word = word if word.startswith("=") else stem(word)
+    return {index.corpus.paths[file] for file in index.corpus.find(word)[0]}
+
+
+def cached_files() -> Iterator[Path]:
+    base = store.cache_folder()
+    assert base is not None
+    return (path for path in base.rglob("*") if path.is_file())
+
+
+def test_a_second_start_takes_nothing_apart(repo: Path) -> None:
+    assert LiveIndex(repo).indexed == 31
+    second = LiveIndex(repo)
+    assert second.indexed == 0 and found(second, "retry") == {"retry.py"} and len(second.corpus) == 31
+
+
+def test_without_a_cache_nothing_is_kept(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LiveIndex(repo, cached=False).indexed == 31 and list(cached_files()) == []
+    monkeypatch.setenv(store.VARIABLE, "off")
+    assert LiveIndex(repo).indexed == 31 and LiveIndex(repo).indexed == 31
+
+
+def test_changed_new_and_removed_files(repo: Path) -> None:
+    index = LiveIndex(repo)
+    (repo / "retry.py").write_text("def backoff(seconds):\n    return seconds * 2\n")
+    (repo / "new.py").write_text("def brandnew():\n    return 1\n")
+    (repo / "net" / "part3.py").unlink()
+    index.refresh()
+    assert index.indexed == 2 and found(index, "retry") == {"retry.py"} and found(index, "backoff") == {"retry.py"}
+    assert found(index, "brandnew") == {"new.py"} and "net/part3.py" not in index.corpus.paths
+    again = LiveIndex(repo)
+    assert again.indexed == 0 and again.corpus.paths == index.corpus.paths and found(again, "word3") == set()
+
+
+def test_many_small_changes_stay_few_segments(repo: Path) -> None:
+    index = LiveIndex(repo)
+    for number in range(25):
+        (repo / "net" / f"part{number}.py").write_text(f"def changed_{number}():\n    return 'other{number}'\n")
+        index.refresh()
+    assert len(index._listing.segments) <= live.MOST_SMALL + 2  # noqa: SLF001
+    assert found(index, "chang") == {f"net/part{number}.py" for number in range(25)}
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign", "link", "writable"])
+def test_a_damaged_or_foreign_cache_is_made_anew(repo: Path, tmp_path: Path, damage: str) -> None:
+    LiveIndex(repo)
+    for path in list(cached_files()):
+        data = path.read_bytes()
+        if damage == "cut":
+            path.write_bytes(data[: len(data) // 2])
+        elif damage == "flip":
+            path.write_bytes(data[:-20] + bytes([data[-20] ^ 1]) + data[-19:])
+        elif damage == "empty":
+            path.write_bytes(b"")
+        elif damage == "foreign":
+            path.write_bytes(b"something else entirely")
+        elif damage == "link":
+            path.rename(tmp_path / path.name)
+            path.symlink_to(tmp_path / path.name)
+        else:
+            path.chmod(0o666)
+    anew = LiveIndex(repo)
+    assert anew.indexed == 31 and found(anew, "retry") == {"retry.py"}
+
+
+def test_a_missing_segment_costs_its_files_only(repo: Path) -> None:
+    LiveIndex(repo)
+    (repo / "late.py").write_text("def late():\n    return 0\n")
+    LiveIndex(repo)
+    small = min((path for path in cached_files() if path.suffix == ".segment"), key=lambda path: path.stat().st_size)
+    small.unlink()
+    anew = LiveIndex(repo)
+    assert anew.indexed == 1 and found(anew, "late") == {"late.py"}
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file, where a folder should be")
+    monkeypatch.setenv(store.VARIABLE, str(blocked))
+    assert found(LiveIndex(repo), "retry") == {"retry.py"}
+
+
+def test_two_processes_at_once(repo: Path) -> None:
+    def work(number: int) -> set[str]:
+        (repo / f"own{number}.py").write_text(f"def own{number}():\n    return 1\n")
+        return found(LiveIndex(repo), "retry")
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(8))) == [{"retry.py"}] * 8
+    assert len(LiveIndex(repo).corpus) == 39 and LiveIndex(repo).indexed == 0
+
+
+def test_processes_and_one_process_give_the_same_index(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = LiveIndex(repo, cached=False)
+    monkeypatch.setattr(live, "WORTH_PROCESSES", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    together = LiveIndex(repo, cached=False)
+    assert len(together._listing.segments) == 2 and alone.corpus.paths == together.corpus.paths  # noqa: SLF001
+    for word in ("retry", "step", "word7", "net", "=step7"):
+        assert found(alone, word) == found(together, word)
+        assert alone.corpus.rarity(word) == together.corpus.rarity(word)
+
+
+def test_the_same_question_gets_the_same_answer_warm_and_cold(repo: Path) -> None:
+    question = "how many times is it retried?"
+    cold = Engine(repo).search(question, 3)
+    assert cold == Engine(repo).search(question, 3) and cold[0].path == "retry.py"
+
+
+def test_a_folder_that_became_a_link_or_empty_is_refused(repo: Path) -> None:
+    index = LiveIndex(repo)
+    repo.rename(repo.with_name("elsewhere"))
+    repo.symlink_to(repo.with_name("elsewhere"))
+    with pytest.raises(UserError, match="link to another folder"):
+        index.refresh()
+    repo.unlink()
+    repo.mkdir()
+    with pytest.raises(UserError, match="it is empty"):
+        index.refresh()
