@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from reflectrl.models.backend import Answers
+from reflectrl.models.backend import Candidates
 from reflectrl.models.sharing import Ids, KVCache
 
 from .measure import interleaved, timed
@@ -38,8 +38,8 @@ def row(size: str, settings: Settings) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     state, actions = tokens(rng, STATE), [tokens(rng, LENGTH) for _ in range(ACTIONS)]
     listing = tuple(t for action in actions for t in (*tokens(rng, 2), *action))
-    texts = Answers(tuple(actions), (LENGTH,) * ACTIONS)
-    labels = Answers(tuple((token,) for token in range(1, ACTIONS + 1)), (1,) * ACTIONS)
+    texts = Candidates(tuple(actions), (LENGTH,) * ACTIONS)
+    labels = Candidates(tuple((token,) for token in range(1, ACTIONS + 1)), (1,) * ACTIONS)
 
     def enumeration() -> None:
         with torch.inference_mode():

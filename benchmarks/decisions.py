@@ -30,7 +30,7 @@ import torch
 from reflectrl.core.config import ModelConfig
 from reflectrl.core.players import LiveEpisode
 from reflectrl.core.types import Observation, Sampling, Task
-from reflectrl.models.backend import Answers
+from reflectrl.models.backend import Candidates
 from reflectrl.models.light import LightModel, LightPolicy, load_light
 from reflectrl.models.load import load_model
 from reflectrl.models.players import Policy
@@ -137,9 +137,9 @@ def speed_rows(folder: Path, config: ModelConfig, sizes: Sizes) -> list[dict[str
     state = random_tokens(rng, vocabulary, STATE)
     for count, length in SHAPES:
         options = list({random_tokens(rng, vocabulary, length): None for _ in range(3 * count)})[:count]
-        answers, caches = Answers(tuple(options), (1,) * count), {kind: KVCache() for kind in engines}
+        answers, caches = Candidates(tuple(options), (1,) * count), {kind: KVCache() for kind in engines}
 
-        def by_engine(kind: str, answers: Answers = answers, caches: dict[str, KVCache] = caches) -> torch.Tensor:
+        def by_engine(kind: str, answers: Candidates = answers, caches: dict[str, KVCache] = caches) -> torch.Tensor:
             with engines[kind].playing():
                 return engines[kind].backend.score([state], [answers], "options", [caches[kind]])[0][0]
 

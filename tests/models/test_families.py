@@ -13,7 +13,7 @@ from benchmarks.families import FAMILIES, PLAIN, POSITIONS, VARIANTS, VOCAB, Mar
 from reflectrl.core.config import ModelConfig
 from reflectrl.core.types import Episode, Sampling, UserError
 from reflectrl.models import proof
-from reflectrl.models.backend import Answers
+from reflectrl.models.backend import Candidates
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.load import load_model
 from reflectrl.models.packed import PackedBackend
@@ -26,7 +26,7 @@ from tests.models.calls import cached_text_logits, choice_logits
 from tests.models.test_load import rl_step, sft_steps
 
 LABELS = [7, 3, 11, 20]
-TEXTS = Answers(((7, 1), (3, 9, 1)), (1, 2))
+TEXTS = Candidates(((7, 1), (3, 9, 1)), (1, 2))
 
 
 def proved(model: Any) -> LanguageModel:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from reflectrl.models import text_scoring
-from reflectrl.models.backend import Answers, Scoring
+from reflectrl.models.backend import Candidates, Scoring
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import Ids, KVCache, apart, pack
 from tests.models.calls import action_texts, cached_text_logits
@@ -35,7 +35,7 @@ def prompts_of(shape: Sequence[tuple[int, int]], seed: int = 0) -> list[Ids]:
     return found
 
 
-def naive(lm: LanguageModel, prompt: Ids, texts: Answers, scoring: Scoring) -> Tensor:
+def naive(lm: LanguageModel, prompt: Ids, texts: Candidates, scoring: Scoring) -> Tensor:
     """Logits (A,): Hugging Face's forward pass over prompt and text for each action; tries token by token."""
     lm.activate()
     found = []
@@ -121,7 +121,7 @@ def _gradients(lm: LanguageModel, rows: Sequence[Tensor]) -> list[Tensor]:
 def test_texts_of_one_token_and_a_single_action(pair: Pair, scoring: Scoring) -> None:
     """End-of-text alone branches nowhere; who has no choice takes it."""
     lm, prompts = pair("gpt2")[0], prompts_of([(5, 3), (20, 2)])
-    texts = [Answers(((0,), (7,)), (1, 1)), Answers(((5, 6, 0),), (2,))]
+    texts = [Candidates(((0,), (7,)), (1, 1)), Candidates(((5, 6, 0),), (2,))]
     with torch.no_grad():
         expected = [naive(lm, *one, scoring) for one in zip(prompts, texts, strict=True)]
         check_rows(lm.backend.score(pack(prompts), texts, scoring)[0], expected)

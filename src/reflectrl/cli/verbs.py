@@ -43,26 +43,6 @@ OWN: dict[str, type] = {"list": List}
 """Verbs of the core, in addition to the verbs of a run."""
 
 
-PURPOSES = {
-    "begin with an environment of your own": ("init", "check-env", "play"),
-    "train": ("run", "teach", "sft", "rl", "eval", "report", "sweep"),
-    "see what came of it": ("watch", "compare", "play", "bench"),
-    "use an agent": ("serve", "export-agent", "export-browser", "locate", "mcp"),
-    "bring data and models": ("import-episodes", "data", "list"),
-}
-"""Purposes of users, with the verbs that serve them."""
-
-
-def purposes(verbs_by_name: Mapping[str, type]) -> str:
-    """Return the installed verbs by what people want to do, a line for each purpose, for the help."""
-    lines, installed = list[str](), list(verbs_by_name)  # a list, since asking the mapping would import each verb
-    for purpose, verbs in PURPOSES.items():
-        there = [verb for verb in verbs if verb in installed]
-        if there:
-            lines.append(f"To {purpose}: {', '.join(there)}.")
-    return "\n\n".join(lines)
-
-
 class Verbs(Mapping[str, type]):
     """All verbs by name: from the core, from our other rooms, and from installed packages.
 
@@ -84,6 +64,26 @@ class Verbs(Mapping[str, type]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+PURPOSES = {
+    "begin with an environment of your own": ("init", "check-env", "play"),
+    "train": ("run", "teach", "sft", "rl", "eval", "report", "sweep"),
+    "see what came of it": ("watch", "compare", "play", "bench"),
+    "use an agent": ("serve", "export-agent", "export-browser", "locate", "mcp"),
+    "bring data and models": ("import-episodes", "data", "list"),
+}
+"""Purposes of users, with the verbs that serve them."""
+
+
+def purposes(installed: Mapping[str, type]) -> str:
+    """Return the installed verbs by what people want to do, a line for each purpose, for the help."""
+    lines, names_of_verbs = list[str](), list(installed)  # asking the mapping itself would import each verb
+    for purpose, verbs in PURPOSES.items():
+        there = [verb for verb in verbs if verb in names_of_verbs]
+        if there:
+            lines.append(f"To {purpose}: {', '.join(there)}.")
+    return "\n\n".join(lines)
 
 
 def _listed(what: str) -> list[tuple[str, str]]:

@@ -76,10 +76,17 @@ def test_gymnasiums_penalised_actions_are_all_illegal_and_so_are_bumps():
     assert sum(after(STANDARD, ride, action) == ride for ride in RIDES for action in ACTIONS) == penalised + bumps
 
 
+def test_the_first_pickup_costs_no_step_on_request():
+    env = TaxiEnv(free_pickup=True)
+    env.reset(options={"task": started(Ride(0, 0, 0, 1)).task})
+    assert play(env, ["pickup"])[1] == 1.0
+    assert env.step(ACTIONS.index("dropoff"))[1] == env.step(ACTIONS.index("pickup"))[1] == -1 / 20
+
+
 def test_the_first_pickup_pays_the_milestone_once():
     ride = Ride(0, 0, 0, 1)
     env = started(ride)
-    assert play(env, ["pickup"])[1] == 1.0  # in place of the cost of a step
+    assert play(env, ["pickup"])[1] == pytest.approx(19 / 20)
     assert env.step(ACTIONS.index("dropoff"))[1] == -1 / 20  # back at the stop where the passenger waited
     assert env.step(ACTIONS.index("pickup"))[1] == -1 / 20
     assert play(started(ride, milestone=False), ["pickup"])[1] == -1 / 20

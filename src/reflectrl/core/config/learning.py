@@ -190,6 +190,8 @@ class RLConfig:
     policy."""
     critic_lr: Positive = 3e-3
     """Learning rate of the critic."""
+    critic_every: Count = 1
+    """Number of updates per update of the critic. Above 1, the critic keeps its weights in the updates between."""
     hold: Natural = 20
     """Guard of a policy that imitation has taught, with a critic as the baseline: number of updates over which
     `hold_kl` falls to nothing, after a warm-up of the critic (`hold_warmup`). 0 turns the guard off, and with it
@@ -201,8 +203,6 @@ class RLConfig:
     (`hold`)."""
     hold_lr: Positive = 0.4
     """Factor of `lr` after imitation (`hold`)."""
-    critic_every: Count = 1
-    """Number of updates per update of the critic. Above 1, the critic keeps its weights in the updates between."""
     critic_coef: NonNegative = 0.5
     """Weight of the value loss."""
     entropy_coef: NonNegative = 0.01
@@ -256,8 +256,8 @@ class RLConfig:
     """"none": only the last stage. "equal": every stage gets an equal share of the updates. "gate": the next stage
     begins at a success rate (`gate`)."""
     stages: tuple[str, ...] = ()
-    """Stages to train on, in this order; empty means all stages of the environment. "a+b" merges two stages into one,
-    whose tasks are those of both."""
+    """Stages to train on, in this order; empty means all stages of the environment. "a+b" merges two stages into one
+    with the tasks of both."""
     rehearsal: Annotated[float, Range(least=0, below=1)] = 0.25
     """Share of an update's episodes that come from other stages, so that those are not forgotten."""
     gate: Share = 0.9

@@ -44,8 +44,8 @@ class OfflineConfig:
     gold_floor: Share = 0.1
     """Smallest weight of a token in r_gold."""
     pro_sft: NonNegative = 0.05
-    """Weight of the likelihood of one completion in PRO (times the square of the number of the others): of the answer
-    that the row's "sft_index" names, or else of the best."""
+    """Weight of the likelihood in PRO, times the square of the number of other completions. It is the likelihood of the
+    answer that the row's "sft_index" names, or else of the best answer."""
     pro_logits: bool = False
     """Let PRO rank by the logits of rewards in (0, 1). These are a reward model's raw outputs, which are further apart
     than their sigmoids."""

@@ -19,7 +19,7 @@ SEGMENTS = (
     ("val_gen", "validation", False), ("test_gen", "test", False),
     ("val_gold", "validation", True), ("test_gold", "test", True),
 )  # fmt: skip
-"""Groups of columns: name, split, and whether the completions are those of the data."""
+"""Groups of columns: name, split, and True if the completions come from the data."""
 SPECIAL = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$"}
 """Characters that LaTeX needs escaped."""
 
@@ -42,7 +42,7 @@ def table(runs: Sequence[tuple[Mapping[str, Any], Mapping[Any, Any]]]) -> tuple[
     Args:
         runs: results of each run, and its curves by arm and seed.
     """
-    lines = [(row, results, curves) for results, curves in runs for row in chosen(results)]
+    lines = [(row, results, curves) for results, curves in runs for row in reported_rows(results)]
     parts = {name: None for row, _, _ in lines for name in row["metrics"] if name not in LAST}
     kinds = [*parts, "final_reward"]
     header = ["task_name", "baseline_model", "algorithm", "seed"]
@@ -59,7 +59,7 @@ def table(runs: Sequence[tuple[Mapping[str, Any], Mapping[Any, Any]]]) -> tuple[
     return header, rows
 
 
-def chosen(results: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def reported_rows(results: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return one row per arm and seed: of its best checkpoint and the first kind of sampling. The data have none."""
     first: dict[Any, Mapping[str, Any]] = {}
     for row in results["rows"]:

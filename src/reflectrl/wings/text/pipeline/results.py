@@ -73,12 +73,12 @@ def spread(build: Build, text: TextTask, references: Sequence[Path], values: Seq
     for seed, reference, folder in zip(text.recipe.seeds, references, values, strict=False):
         lm = text.load(reference, seed)
         written = written_by_reference(build, seed)
-        _, known = reference_cache(text, lm, seed, folder, written, text.offline[0], lambda _: None)
-        write_extremes(build.context.run.path / "extremes", seed, text.training(text.offline[0]), known)
+        _, cache = reference_cache(text, lm, seed, folder, written, text.offline[0], lambda _: None)
+        write_extremes(build.context.run.path / "extremes", seed, text.training(text.offline[0]), cache)
         numbers = {
-            "reward": known.values_N + known.advantages_N,
-            "value": known.values_N,
-            "advantage": known.advantages_N,
+            "reward": cache.values_N + cache.advantages_N,
+            "value": cache.values_N,
+            "advantage": cache.advantages_N,
         }
         found.append({"seed": seed, **{name: percentiles(values.tolist()) for name, values in numbers.items()}})
     return found
@@ -88,12 +88,12 @@ EXTREMES = 20
 """Number of training samples at each end of reward, value and advantage that are written out."""
 
 
-def write_extremes(folder: Path, seed: int, samples: Sequence[Sample], known: ReferenceCache) -> None:
+def write_extremes(folder: Path, seed: int, samples: Sequence[Sample], cache: ReferenceCache) -> None:
     """Write the training samples with the highest and the lowest reward, value and advantage, with all three numbers.
 
     Files are named by end, number and seed, such as "top-advantage-seed0.jsonl". The most extreme sample comes first.
     """
-    values, gains = known.values_N.tolist(), known.advantages_N.tolist()
+    values, gains = cache.values_N.tolist(), cache.advantages_N.tolist()
     numbers = [
         {"reward": value + gain, "value": value, "advantage": gain} for value, gain in zip(values, gains, strict=True)
     ]

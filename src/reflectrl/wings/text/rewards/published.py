@@ -67,13 +67,13 @@ def load_classifier(source: str, **options: Any) -> tuple[Any, Mapping[str, Any]
     with suppress(OSError, ValueError, AttributeError):
         architectures = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or ()
     if THREAD_CLASSIFIER in architectures:
-        kind = ThreadClassifier
+        kind = cast(Any, ThreadClassifier)
         model, info = kind.from_pretrained(source, output_loading_info=True, **options)
     elif (folder / HEAD).is_file():
         # The pickle may hold nothing but tensors.
         head = torch.load(folder / HEAD, map_location="cpu", weights_only=True)
         width = len(head["dense.bias"])
-        kind = AtomicCritic
+        kind = cast(Any, AtomicCritic)
         model, info = kind.from_pretrained(source, width=width, output_loading_info=True, **options)
         model.load_state_dict({name: tensor.to(model.dtype) for name, tensor in head.items()}, strict=False)
         info = {**info, "missing_keys": set(info["missing_keys"]) - set(head)}
