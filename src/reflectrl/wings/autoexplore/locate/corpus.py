@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,8 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def _gathered(self, columns: Sequence[NDArray[np.generic]], kind: type) -> NDArray[np.generic]:
-        values = np.zeros(len(self.paths), kind)
+    def _gathered(self, columns: Sequence[NDArray[np.generic]], kind: type) -> NDArray[Any]:
+        values: NDArray[Any] = np.zeros(len(self.paths), kind)
         for column, numbers in zip(columns, self._numbers, strict=True):
             values[numbers[numbers >= 0]] = column[numbers >= 0]
         return values

@@ -187,7 +187,7 @@ def _of_paths(
         "=" + path.rpartition("/")[2].partition(".")[0].replace("_", "").replace("-", "").lower() for path in paths
     ]
     columns["identifiers named like file"] = np.array([float(name in inquiry.identifiers) for name in joined])
-    columns["length"] = np.log1p(corpus.lengths[first]) / 10
+    columns["length"] = (np.log1p(corpus.lengths[first]) / 10).astype(np.float32)
     columns["depth"] = np.array([min(path.count("/"), 8) / 8 for path in paths])
     columns["meaning path"] = np.zeros(len(first), np.float32)
     if meaning is not None and len(first):

@@ -66,7 +66,8 @@ class Ranker:
         """Return the score of each candidate, (F,); larger is better."""
         if not len(grounds):
             return np.zeros(0, np.float32)
-        return ((inputs(grounds) - self._mean_I) / self._scale_I) @ self._weights_I
+        scaled = (inputs(grounds) - self._mean_I) / self._scale_I
+        return (scaled @ self._weights_I).astype(np.float32)
 
     def probabilities(self, scores: Floats) -> Floats:
         """Return the probability that each candidate answers. Their sum is below 1: the answer may be elsewhere."""
