@@ -281,7 +281,7 @@ class TestPlugins:
     def test_one_whose_splits_overlap_is_refused_before_anything_is_made(
         self, recipe_file: Path, capsys: Any, tmp_path: Path
     ) -> None:
-        words = ["run", str(recipe_file), "--folder", "run", "--env.name", "my_plugins:Leaky"]
+        words = ["run", str(recipe_file), "--folder", "run", "--env.name", "my_plugins:Leaky", "--no-check"]
         assert "occurs in the training" in refused(capsys, *words)
         assert not Path("run").exists()
 
