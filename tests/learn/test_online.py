@@ -78,8 +78,8 @@ class TestHold:
 
 class TestBudget:
     def test_a_training_ends_with_its_time_and_says_how_much_it_took(self, tiny: Tiny, make_rooms: Any) -> None:
-        log = train(tiny(), make_rooms, replace(QUICK, updates=10_000, minutes=1e-4))
-        assert len(log) < 10_000 and log[-1]["minutes"] >= 1e-4 and "eval_success" in log[-1]
+        log = train(tiny(), make_rooms, replace(QUICK, updates=10_000, minutes=1e-3))
+        assert len(log) < 10_000 and log[-1]["minutes"] >= 1e-3 and "eval_success" in log[-1]
 
     def test_patience_ends_a_training_that_has_won_and_no_other(self, tiny: Tiny, make_rooms: Any) -> None:
         config = replace(QUICK, updates=30, eval_every=1, patience=2, lr=1e-9)
@@ -124,7 +124,7 @@ class TestLearning:
     def test_a_critic_may_learn_in_some_updates_only(self, tiny: Tiny, make_rooms: Any) -> None:
         config = replace(QUICK, baseline="critic", critic_every=2, replay_episodes=0)
         log = train(tiny(), make_rooms, config)
-        assert ["value_loss" in line for line in log if line["step"]] == [False, True]  # after 2 and after 4 updates
+        assert [line["step"] for line in log if "value_loss" in line] == [1, 3]  # the second update, and the fourth
 
     def test_entropy_may_be_part_of_the_returns_that_are_learned(self, tiny: Tiny, make_rooms: Any) -> None:
         episodes = list(rollout([Job(make_rooms().tasks("train")[0], 0)], make_rooms, Policy(tiny(), Sampling(1.0))))

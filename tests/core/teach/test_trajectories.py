@@ -132,6 +132,7 @@ def test_every_action_of_the_experts_path_may_be_perturbed(env: TextEnv) -> None
     assert len({episode.seed for episode in made}) == len(made)
 
 
+@pytest.mark.parametrize("env", ["corridor", "hidden"], indirect=True)
 def test_the_error_costs_the_expert_steps(env: TextEnv, negatives: list[Episode]) -> None:
     for episode in negatives:
         before, after = (left(env, episode, count) for count in (len(episode.steps) - 2, len(episode.steps) - 1))
