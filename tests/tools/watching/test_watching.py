@@ -155,13 +155,13 @@ class TestTrackers:
         pytest.importorskip("tensorboard")
         recipe, train_online = like('watch.trackers=["tensorboard"]', "rl.eval_every=3"), online.train_online
 
-        def killed(rollouts: Any, config: Any, seed: int, log: Callable[..., Any], folder: Path) -> None:
+        def killed(rollouts: Any, config: Any, seed: int, log: Callable[..., Any], folder: Path, hold: bool) -> None:
             def until(metrics: dict[str, Any]) -> None:
                 log(metrics)
                 if metrics["step"] == 1:  # no state was saved since step 0
                     raise KeyboardInterrupt
 
-            train_online(rollouts, config, seed, until, folder)
+            train_online(rollouts, config, seed, until, folder, hold)
 
         with monkeypatch.context() as patch:
             patch.setattr(online, "train_online", killed)
