@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.core.config import read_recipe
 from reflectrl.runs.metrics import MetricsFile
-from tests.runs.alone import one_of_each_kind, require_made_alone
 
 FIXTURES = Path(__file__).parents[1] / "samples" / "fixtures"
 TINY = {
@@ -172,16 +170,6 @@ def test_an_arm_that_can_learn_nothing_is_left_out_and_the_others_run(tmp_path, 
     assert row["completions"] == 3 and row["arm"].startswith("nll-") and "order_relevance" in row["metrics"]
     assert main(["score", str(tmp_path / "data"), "--model", str(model)]) == 2
     assert main(["score", str(tmp_path / "run"), "--model", str(model), "--split", "nowhere"]) == 2
-
-
-def test_each_artifact_of_a_text_task_is_made_from_its_inputs_alone(tmp_path):
-    settings = {"text.prompts": "12", "text.validation_prompts": "6", "eval.episodes": "5", "seeds": "0"}
-    settings |= {"model.mixed_precision": "off", "rl.updates": "1"}
-    finish("orders", tmp_path / "run", arms="data,a_lol,ppo", **settings)
-    recipe = read_recipe(tmp_path / "run" / "recipe.toml")
-    artifacts = one_of_each_kind(recipe)
-    assert len(artifacts) >= 7  # samples, base model, reference, its value, offline, online, completions
-    require_made_alone(recipe, tmp_path / "run", artifacts, tmp_path / "alone")
 
 
 def test_ppo_is_an_arm_like_the_others_and_goes_on_after_a_kill(tmp_path, monkeypatch, capsys):
