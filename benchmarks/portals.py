@@ -23,7 +23,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -107,16 +107,29 @@ class Cell:
 
 def main(settings: Settings) -> None:
     """Run the missing cells seed by seed, and print the table after each seed."""
+    print("\n".join(table(run_missing(cells(settings), run_cell, settings.out))))
+
+
+def run_missing(cells: Iterable[Any], run: Callable[[Any], dict[str, Any]], out: Path) -> list[Mapping[str, Any]]:
+    """Run the cells that a file of results lacks, on one thread, and append a line to it after each.
+
+    Args:
+        cells: dataclasses whose attributes identify a line.
+        run: returns the results of a cell.
+
+    Returns:
+        All lines of the file.
+    """
     torch.set_num_threads(1)
-    settings.out.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.loads(line) for line in settings.out.read_text().splitlines()] if settings.out.exists() else []
-    for cell in cells(settings):
+    out.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    for cell in cells:
         if not any(done_by(cell, line) for line in lines):
-            lines.append({**vars(cell), **run_cell(cell), "commit": commit()})
-            with settings.out.open("a", encoding="utf-8") as file:
+            lines.append({**vars(cell), **run(cell), "commit": commit()})
+            with out.open("a", encoding="utf-8") as file:
                 print(json.dumps(lines[-1]), file=file, flush=True)
             print(json.dumps(lines[-1]), flush=True)
-    print("\n".join(table(lines)))
+    return lines
 
 
 def cells(settings: Settings) -> Iterator[Cell]:
@@ -128,7 +141,7 @@ def cells(settings: Settings) -> Iterator[Cell]:
                     yield Cell(portals, layers, arm, seed, settings.seconds, settings.shown, settings.split)
 
 
-def done_by(cell: Cell, line: Mapping[str, Any]) -> bool:
+def done_by(cell: Any, line: Mapping[str, Any]) -> bool:
     """Return whether a line of results belongs to a cell."""
     return all(line[key] == value for key, value in vars(cell).items())
 

@@ -18,7 +18,6 @@ continues an interrupted series. It prints a table in the end.
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +27,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-import torch
 import tyro
 
 from reflectrl.api import make_env
@@ -44,7 +42,7 @@ from reflectrl.models.load import load_model
 from reflectrl.models.players import Policy, Reflector
 from reflectrl.models.scratch import save_scratch
 
-from .portals import commit, imitation, interval, mean_of, train
+from .portals import imitation, interval, mean_of, run_missing, train
 
 Arm = Literal["alone", "deeper", "unrolled", "answer", "filler", "one"]
 ARMS: tuple[Arm, ...] = ("alone", "unrolled", "answer", "filler", "one", "deeper")
@@ -124,16 +122,7 @@ class Cell:
 
 def main(settings: Settings) -> None:
     """Run the missing cells seed by seed, and print the table."""
-    torch.set_num_threads(1)
-    settings.out.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.loads(line) for line in settings.out.read_text().splitlines()] if settings.out.exists() else []
-    for cell in cells(settings):
-        if not any(all(line[key] == value for key, value in vars(cell).items()) for line in lines):
-            lines.append({**vars(cell), **run_cell(cell), "commit": commit()})
-            with settings.out.open("a", encoding="utf-8") as file:
-                print(json.dumps(lines[-1]), file=file, flush=True)
-            print(json.dumps(lines[-1]), flush=True)
-    print("\n".join(table(lines)))
+    print("\n".join(table(run_missing(cells(settings), run_cell, settings.out))))
 
 
 def cells(settings: Settings) -> Iterator[Cell]:

@@ -29,8 +29,6 @@ def light_players(folder: Path, card: Card) -> tuple[Player, Player | None] | No
     if not (folder / REFLECTOR).is_dir():
         return player, None
     reflector = load_light(folder / REFLECTOR, play.context)
-    return (
-        None
-        if reflector is None
-        else (player, LightReflector(reflector, play.reflection_tokens, play.reflection == "carried"))
-    )
+    if reflector is None:
+        return None
+    return player, LightReflector(reflector, play.reflection_tokens, play.reflection == "carried")
