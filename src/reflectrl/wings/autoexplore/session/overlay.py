@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.index import Filters
 from reflectrl.wings.autoexplore.names import Folder, shown, tree
 from reflectrl.wings.autoexplore.repository import Repository
+from reflectrl.wings.autoexplore.sandbox import Stamp
 from reflectrl.wings.autoexplore.session.patch import Version, patch_of
 from reflectrl.wings.autoexplore.texts import Unreadable
 
@@ -36,6 +37,21 @@ class Change(NamedTuple):
     kind: Kind
 
 
+class Files(Protocol):
+    """Files under an overlay: a `Repository`, or one in memory. Its methods are documented there."""
+
+    @property
+    def files(self) -> tuple[str, ...]: ...
+
+    def original(self, path: str, limit: int) -> tuple[bytes, Stamp] | Unreadable: ...
+
+    def stamp(self, path: str) -> Stamp: ...
+
+    def is_left_out(self, path: str) -> bool: ...
+
+    def __contains__(self, path: object) -> bool: ...
+
+
 def open_for_session(root: str | os.PathLike[str]) -> Repository:
     """Open a repository with its tests and binary files, but without hidden and ignored ones.
 
@@ -52,7 +68,7 @@ class Overlay:
         repository: the files as they are on disk.
     """
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Files) -> None:
         self.repository = repository
         self._changes: dict[str, bytes | None] = {}
         """Path → new content; None if the file is deleted. Unchanged files are not in it."""

@@ -48,7 +48,8 @@ class Session:
     """
 
     def __init__(self, root: str | os.PathLike[str], limits: Limits | None = None) -> None:
-        self.overlay, self.limits = Overlay(open_for_session(root)), limits
+        repository = open_for_session(root)
+        self.root, self.overlay, self.limits = repository.root, Overlay(repository), limits
         if limits is not None:
             bubblewrap()
 
@@ -69,7 +70,7 @@ class Session:
         """Search the files as they are on disk."""
         from reflectrl.wings.autoexplore.locate.answers import Locator
 
-        hits = Locator(self.overlay.repository.root).locate(question, FILES_SHOWN).files
+        hits = Locator(self.root).locate(question, FILES_SHOWN).files
         return {"files": [{"path": hit.path, "line": hit.start or hit.line, "name": hit.name} for hit in hits]}
 
     def _read(self, path: str) -> dict[str, Any]:
