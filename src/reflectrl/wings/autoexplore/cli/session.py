@@ -121,7 +121,7 @@ class Prompt(cmd.Cmd):
 
     def do_ls(self, line: str) -> None:
         """List a folder: `ls [FOLDER]`."""
-        found = self.session.do({"do": "ls", "path": _one(line, "ls [FOLDER]", "")})
+        found = self.session.do({"do": "ls", "path": _only_word(line, "ls [FOLDER]", "")})
         print(*(f"{name}/" for name in found["folders"]), *found["files"], sep="\n")
 
     def do_find(self, line: str) -> None:
@@ -131,7 +131,7 @@ class Prompt(cmd.Cmd):
 
     def do_read(self, line: str) -> None:
         """Print a file with line numbers: `read FILE`."""
-        text = self.session.do({"do": "read", "path": _one(line, "read FILE")})["text"]
+        text = self.session.do({"do": "read", "path": _only_word(line, "read FILE")})["text"]
         for number, row in enumerate(text.split("\n"), 1):
             print(f"{number:>5}  {row}")
 
@@ -144,18 +144,18 @@ class Prompt(cmd.Cmd):
 
     def do_edit(self, line: str) -> None:
         """Open a file, new or not, in $VISUAL or $EDITOR: `edit FILE`."""
-        path = _one(line, "edit FILE")
+        path = _only_word(line, "edit FILE")
         exists = path in self.session.overlay.files
         text = self.session.do({"do": "read", "path": path})["text"] if exists else ""
         self._report(self.session.do({"do": "write", "path": path, "text": _edited(text, Path(path).suffix)}))
 
     def do_delete(self, line: str) -> None:
         """Delete a file in this session: `delete FILE`."""
-        self._report(self.session.do({"do": "delete", "path": _one(line, "delete FILE")}))
+        self._report(self.session.do({"do": "delete", "path": _only_word(line, "delete FILE")}))
 
     def do_restore(self, line: str) -> None:
         """Undo all changes of a file: `restore FILE`."""
-        self._report(self.session.do({"do": "restore", "path": _one(line, "restore FILE")}))
+        self._report(self.session.do({"do": "restore", "path": _only_word(line, "restore FILE")}))
 
     def do_run(self, line: str) -> None:
         """Try the changes out, on a copy in a container without network: `run COMMAND`."""
@@ -187,7 +187,7 @@ class Prompt(cmd.Cmd):
             print(f"{change['kind']:<9} {change['path']}")
 
 
-def _one(line: str, usage: str, default: str | None = None) -> str:
+def _only_word(line: str, usage: str, default: str | None = None) -> str:
     """Return the only argument of a command."""
     words = shlex.split(line)
     if not words and default is not None:

@@ -63,7 +63,7 @@ def pairs(split_seed: int) -> tuple[tuple[tuple[str, str], ...], ...]:
 
 
 def project(service: str, key: str, seed: int) -> Project:
-    """Make a project with five services, a copy of one file among the tests, and a page of documentation."""
+    """Make a project: the settings of five services, a copy for the tests, and a page of documentation."""
     rng = np.random.default_rng(named_seed("edits", service, key, seed))
     others = [name for name in SERVICES if name != service]
     services = [service, *(others[i] for i in rng.permutation(len(others))[:4])]

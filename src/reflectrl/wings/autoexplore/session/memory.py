@@ -11,7 +11,7 @@ from reflectrl.wings.autoexplore.texts import Unreadable
 
 
 class MemoryRepository:
-    """What an `Overlay` needs of a repository.
+    """Files of a project, with everything that an `Overlay` needs.
 
     Args:
         texts: path → text of every file.

@@ -1,4 +1,4 @@
-"""Patches in git's format, of one file at a time."""
+"""Patches in git's format, file by file."""
 
 from __future__ import annotations
 

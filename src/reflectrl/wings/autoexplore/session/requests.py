@@ -1,4 +1,4 @@
-"""Requests of a session: plain objects in, plain objects out, whoever writes them.
+"""Requests of a session: plain objects in, plain objects out.
 
 session = Session(".")
 session.do({"do": "replace", "path": "app/settings.py", "old": "RETRIES = 3", "new": "RETRIES = 5"})
