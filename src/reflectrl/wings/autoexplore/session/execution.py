@@ -143,7 +143,7 @@ def _container(program: str, copy: Path) -> list[str]:
 
 
 def _can_contain(program: str, copy: Path) -> bool:
-    """Return whether bubblewrap can run anything at all, to tell its own messages from those of a command."""
+    """Return whether bubblewrap can run anything at all, to tell its own messages from a command's output."""
     trial = [*_container(program, copy), "--", "/usr/bin/env", "true"]
     return subprocess.run(trial, capture_output=True, check=False, stdin=subprocess.DEVNULL).returncode == 0
 
