@@ -138,6 +138,12 @@ def test_seconds_have_two_digits_that_count(tmp_path: Path, seconds: float, show
     assert f'<td class="n">{shown}</td>' in page_of(tmp_path)
 
 
+def test_a_return_that_rounds_to_zero_has_no_sign(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"rows": [{**ROW, "return": -0.004}]}))
+    page = page_of(tmp_path)
+    assert "−0.00" not in page and "0.00</td>" in page
+
+
 def test_shares_that_were_recorded_have_columns(tmp_path: Path) -> None:
     common = {"split": "test", "stage": "full", "sampling": "sampled", "seed": 0, "success": 0.5}
     rows = [{**common, "arm": "sft", "pass@2": 0.75}, {**common, "arm": "large", "pass@2": 1.0, "illegal": 0.125}]

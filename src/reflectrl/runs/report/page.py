@@ -114,7 +114,10 @@ def _plain(value: Any) -> str:
 
 def _number(value: float | None, digits: int = 2) -> str:
     """Format a number for a table, or "–" for None. The minus sign is as wide as a digit."""
-    return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
+    if value is None:
+        return "–"
+    rounded = round(value, digits) + 0.0  # turns a negative zero into 0
+    return f"{rounded:.{digits}f}".replace("-", "−")
 
 
 def _seconds(value: float | None) -> str:
