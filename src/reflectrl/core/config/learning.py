@@ -297,7 +297,8 @@ class RLConfig:
     """Time limit of a training (minutes), which then ends with its best weights; 0 for none. With it, results depend on
     the machine's speed."""
     patience: Natural = 0
-    """Number of evaluations without improvement after which a training ends that has won something; 0 for none."""
+    """Number of evaluations without improvement after which a training ends that has won something; 0 for none. One
+    that has won every validation task ends after three at most."""
     eval_every: Count = 10
     """Updates between evaluations on validation tasks (or prompts). The best weights are kept."""
     eval_episodes: Count = 30
