@@ -101,9 +101,9 @@ def _best(scores: Sequence[Score], name: str) -> list[Score]:
     return [score for score in learned if getattr(score, name) == top]
 
 
-def main_table_first(found: Sequence[Table]) -> list[Table]:
+def main_table_first(all_tables: Sequence[Table]) -> list[Table]:
     """Return the tables with the main one first: greedy play of the test split, or what comes nearest to it."""
-    return sorted(found, key=lambda table: (table.split != "test", table.sampling != "greedy"))
+    return sorted(all_tables, key=lambda table: (table.split != "test", table.sampling != "greedy"))
 
 
 def headline(found: Sequence[Table]) -> tuple[Table, list[Line]] | None:
