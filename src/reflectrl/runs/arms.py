@@ -217,8 +217,10 @@ def planned_evaluation(plan: Plan, name: str, arm: Arm) -> Artifact:
     """Plan the evaluation of an arm, with all that it needs."""
     acting, speaking, shown = players_of(plan, name, arm)
     played = PLAYED if arm.player == "policy" else ("env",)
-    # Without repeats there is no such key, so that evaluations of earlier versions keep their fingerprints.
-    extent = ("eval.repeats",) if plan.recipe.eval.repeats > 1 else ()
+    config = plan.recipe.eval
+    # Both keys count only where they are used, so that evaluations of earlier versions keep their fingerprints.
+    fitted = ("eval.temperature",) if config.temperature == "fitted" and arm.policy else ()
+    extent = ("eval.repeats",) if config.repeats > 1 else ()
     return stages.evaluation(
         plan,
         name,
@@ -226,7 +228,7 @@ def planned_evaluation(plan: Plan, name: str, arm: Arm) -> Artifact:
         policy=acting,
         teaching=shown,
         arm=arm,
-        settings=(*played, *arm.settings),
+        settings=(*played, *arm.settings, *fitted),
         extent=extent,
     )
 

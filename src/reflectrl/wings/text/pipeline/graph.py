@@ -35,7 +35,8 @@ TWICE = (CHECKPOINT, CHECKPOINT.replace("{name}", "{name}-last"))
 # ---- the artifacts -------------------------------------------------------------------------------------------------
 
 
-@artifact("text", "teach", "data/train.jsonl", settings=("text", "rewards"))
+# The training set, written last, tells that the samples are complete. The further splits belong to them as well.
+@artifact("text", "teach", "data/train.jsonl", "data/*.jsonl", settings=("text", "rewards"))
 def scored_samples(build: Build) -> None:
     """Score the samples of all splits and write them into the run folder, the training set last."""
     from reflectrl.wings.text.pipeline.training import write_data
