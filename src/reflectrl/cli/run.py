@@ -101,8 +101,9 @@ class Run:
             refuse_links(folder)
             require_writable(folder, f"run folder {folder}")
         try:
-            for option in options if is_first else ():
-                option.prepare(self, recipe, folder)
+            if is_first:
+                for option in options:
+                    option.prepare(self, recipe, folder)
             run_recipe(recipe, folder, self.until)
         except UserError:
             with contextlib.suppress(OSError):
@@ -173,9 +174,12 @@ def refuse_unknown_keys(settings: Sequence[str], verb: type) -> None:
         option = word.partition("=")[0]
         key = option.removeprefix("--").replace("-", "_")
         if word.startswith("--") and key.split(".")[0] not in sections:
-            whole = [f"--{known}" for known in dotted if known.endswith(f".{key}")]
-            known = [f"--{name}" for name in (*flags(verb), *sections, *dotted)]
-            near = f" (did you mean {' or '.join(whole)}?)" if whole else suggestion(option, known)
+            # A key without its section is a frequent slip: `--lr` for `--rl.lr`.
+            complete = [f"--{name}" for name in dotted if name.endswith(f".{key}")]
+            if complete:
+                near = f" (did you mean {' or '.join(complete)}?)"
+            else:
+                near = suggestion(option, [f"--{name}" for name in (*flags(verb), *sections, *dotted)])
             if "did you mean" not in near:  # there are too many to list
                 near = "; `reflectrl list keys` says which there are"
             raise UserError(f"unknown option {option!r}{near}")
@@ -211,4 +215,6 @@ def summary(path: Path) -> str:
     """Return the first comment of a recipe, or ""."""
     with path.open(encoding="utf-8", errors="replace") as file:
         first = file.readline().strip()
-    return first.removeprefix("#").strip() if first.startswith("#") else ""
+    if not first.startswith("#"):
+        return ""
+    return first.removeprefix("#").strip()

@@ -85,7 +85,9 @@ class _Run:
     def missing(self, stage: str) -> list[Artifact]:
         """Return the artifacts of a stage that are not complete."""
         folder, missing = self.context.run.path, []
-        for artifact in [one for one in self._of(stage) if not one.always]:
+        for artifact in self._of(stage):
+            if artifact.always:
+                continue
             if not artifact.exists(folder) or Build(self.context, artifact, silently).is_unfinished():
                 missing.append(artifact)
             elif artifact.training:

@@ -165,17 +165,16 @@ def require(file: Path, named: Mapping[str, Named], trust: bool = False, typed: 
         remember(file, named)
         return
     trusted = _read().get(_key(file), ())
-    unknown = {key: one for key, one in named.items() if _noted(key, one) not in trusted}
+    unknown = {key: name for key, name in named.items() if _noted(key, name) not in trusted}
     if not unknown:
         return
-    wishes = [
-        f"{words}: {', '.join(f'{key} = {one.value}' for key, one in unknown.items() if one.kind == kind)}"
-        for kind, words in WANTS.items()
-        if any(one.kind == kind for one in unknown.values())
-    ]
+    wishes = []
+    for kind, words in WANTS.items():
+        if shown := [f"{key} = {name.value}" for key, name in unknown.items() if name.kind == kind]:
+            wishes.append(f"{words}: {', '.join(shown)}")
     ways = f"say so once with {option('trust', True)}"
     if typed and is_typed() and all(re.fullmatch(r"[\w.]+", key) for key in unknown):  # options can name all of it
-        options = (f"--{key} {shlex.quote(one.value.partition(' (')[0])}" for key, one in unknown.items())
+        options = (f"--{key} {shlex.quote(name.value.partition(' (')[0])}" for key, name in unknown.items())
         ways += f", or name it yourself: {' '.join(options)}"
     raise UserError(f"{file} wants to {', and to '.join(wishes)}; if you trust it, {ways}")
 

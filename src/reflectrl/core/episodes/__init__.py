@@ -2,7 +2,7 @@
 
 from reflectrl.core.episodes.log import EpisodeLog, drop_half_line, merge, read_episodes, task_key
 from reflectrl.core.episodes.logged import successes, with_carried, with_reflections, without_reflections
-from reflectrl.core.episodes.schema import SCHEMA, from_line, to_line
+from reflectrl.core.episodes.schema import SCHEMA, from_line, to_line, to_lines
 from reflectrl.core.episodes.told import ToldEpisode, ToldStep, told
 from reflectrl.core.episodes.views import (
     ChoiceRow,
@@ -33,6 +33,7 @@ __all__ = [
     "successes",
     "task_key",
     "to_line",
+    "to_lines",
     "told",
     "with_carried",
     "with_reflections",

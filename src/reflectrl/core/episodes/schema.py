@@ -7,7 +7,7 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any
 
@@ -33,6 +33,15 @@ def to_line(episode: Episode) -> str:
     """
     data = {"schema": SCHEMA, **_saved(episode)}
     return seal(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_saved))
+
+
+def to_lines(episodes: Iterable[Episode]) -> str:
+    """Write episodes as the content of a file, one line each.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    return "".join(f"{to_line(episode)}\n" for episode in episodes)
 
 
 def _saved(value: Any) -> dict[str, Any]:

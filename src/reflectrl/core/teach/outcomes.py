@@ -8,7 +8,7 @@ of lost episodes become negative examples: wherever any action won, the right ac
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -79,17 +79,16 @@ def outcomes(
     starts = _snapshots(envs[0], episode)
     options = _options(episode, indices, envs[0], player, actions)
     jobs = [(i, action, k) for i in indices for action in options[i] for k in range(count)]
-    ends: dict[tuple[int, int], list[tuple[bool, float]]] = defaultdict(list)
+    wins = Counter[tuple[int, int]]()
+    returns: dict[tuple[int, int], list[float]] = defaultdict(list)
     for (i, action, _), won, earned in _played(jobs, starts, episode, envs, player, seed):
-        ends[i, action].append((won, earned))
-    return {
-        i: [
-            Tried(action, sum(won for won, _ in ends[i, action]), count,
-                  float(np.mean([earned for _, earned in ends[i, action]])))
-            for action in options[i]
-        ]
-        for i in indices
-    }  # fmt: skip
+        wins[i, action] += won
+        returns[i, action].append(earned)
+    tried: dict[int, list[Tried]] = {i: [] for i in indices}
+    for i in indices:
+        for action in options[i]:
+            tried[i].append(Tried(action, wins[i, action], count, float(np.mean(returns[i, action]))))
+    return tried
 
 
 def best_of(tried: Iterable[Tried], preferred: int | None = None) -> int:

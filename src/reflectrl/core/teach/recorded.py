@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -240,10 +241,11 @@ def require_lessons(parts: Mapping[str, Iterable[Episode]], paths: Sequence[Path
 
 def has_reflections(parts: Mapping[str, Iterable[Episode]]) -> bool:
     """Return whether imitated steps have reflections, in both training and validation."""
-    return all(
-        any(step.label and step.reflection is not None for episode in episodes for step in episode.steps)
-        for episodes in parts.values()
-    )
+    for episodes in parts.values():
+        steps = chain.from_iterable(episode.steps for episode in episodes)
+        if not any(step.label and step.reflection is not None for step in steps):
+            return False
+    return True
 
 
 def labelled(episode: Episode) -> Episode:

@@ -48,15 +48,17 @@ class Table:
 
 def tables(scores: Sequence[Score]) -> list[Table]:
     """Return a table per split and sampling, in order of appearance."""
-    return [
-        _table(split, sampling, [score for score in scores if (score.split, score.sampling) == (split, sampling)])
-        for split, sampling in dict.fromkeys((score.split, score.sampling) for score in scores)
-    ]
+    groups: dict[tuple[str, str], list[Score]] = {}
+    for score in scores:
+        groups.setdefault((score.split, score.sampling), []).append(score)
+    return [_table(split, sampling, group) for (split, sampling), group in groups.items()]
 
 
 def _table(split: str, sampling: str, scores: Sequence[Score]) -> Table:
     stages = tuple(dict.fromkeys(score.stage for score in scores))
-    best = [score for stage in stages for score in _best([s for s in scores if s.stage == stage], "success")]
+    best = list[Score]()
+    for stage in stages:
+        best += _best([score for score in scores if score.stage == stage], "success")
     best_return = _best([score for score in scores if score.stage == stages[-1]], "mean_return")
     names = tuple(dict.fromkeys(name for score in scores if score.stage == stages[-1] for name in score.shares))
     lines = []

@@ -119,10 +119,18 @@ class _Search:
             for receptacle in self.receptacles
         ]
         kept = self._distinct_receptacles(roles)
-        self.tools, _, self.targets, self.places = (
-            [index for index in kept if roles[index][role]] for role in range(4)
-        )
-        self.counted = {index for index in kept if roles[index][1]}
+        self.tools, self.targets, self.places = list[int](), list[int](), list[int]()
+        self.counted = set[int]()
+        for index in kept:
+            is_tool, counts, is_target, can_hold = roles[index]
+            if is_tool:
+                self.tools.append(index)
+            if counts:
+                self.counted.add(index)
+            if is_target:
+                self.targets.append(index)
+            if can_hold:
+                self.places.append(index)
         able = {index for index in self.wanted if "pickupable" in things[index].abilities}
         self.sources = sorted((thing, index) for thing, index in self.start.lying if thing in able and index in kept)
 

@@ -180,8 +180,10 @@ class FrozenLakeEnv(TextEnv):
         if self.view == "around":
             seen = {(i, j): letter for i, cells in enumerate(rows) for j, letter in enumerate(cells)}
             near = range(1 - self.size, self.size)
-            rows = [[seen.get((row + i, column + j), "W") for j in near] for i in near]
-        return "".join("".join(f" {letter}" for letter in cells) + "\n" for cells in rows)
+            rows = []
+            for i in near:
+                rows.append([seen.get((row + i, column + j), "W") for j in near])
+        return "".join(f" {' '.join(cells)}\n" for cells in rows)
 
     def legal_actions(self) -> Sequence[str]:
         return ACTIONS
