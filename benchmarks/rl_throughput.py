@@ -131,7 +131,7 @@ class Stopwatch:
                 # The part around this one must not count the same time.
                 self._inner[-1] += taken
 
-    def watch(self, owner: Any, name: str, part: str, finish: Callable[[Any], Any] = lambda found: found) -> None:
+    def watch(self, owner: Any, name: str, part: str, finish: Callable[[Any], Any] = lambda result: result) -> None:
         """Count a function of a module or class to a part, wherever it is called by that name."""
         original = getattr(owner, name)
 

@@ -18,7 +18,7 @@ from reflectrl.core.config import Recipe, load_recipe, parse_overrides, read_rec
 from reflectrl.core.config.folders import refuse_links, require_writable
 from reflectrl.core.config.reference import help_text, keys
 from reflectrl.core.distributed import launched
-from reflectrl.core.plugins import brought, suggestion
+from reflectrl.core.plugins import installed, suggestion
 from reflectrl.core.types import UserError
 from reflectrl.runs.projects import own_environment, project_recipe, projects, with_learner
 
@@ -87,7 +87,7 @@ class Run:
         if self.dry_run:  # whatever is wrong is told before a line is printed
             pipeline.require_known(recipe, trusted)
             made = pipeline.graph_lines(recipe, folder)
-            notes = [pipeline.precision_line(recipe, folder), *(check.note(recipe) for check in brought("checks"))]
+            notes = [pipeline.precision_line(recipe, folder), *(check.note(recipe) for check in installed("checks"))]
             if not trusted:
                 notes.append(f"Not checked: what the code that {path} names takes; nobody has trusted that yet.")
             print(to_toml(recipe), end="")
@@ -152,7 +152,7 @@ def run_verb(name: str) -> type:
     """Return a verb of this file, with the options that our other rooms and installed packages bring."""
     verb = RUNS[name]
     # Fields are taken from the last base first, so the verb's own options lead.
-    return dataclass(frozen=True)(type(verb.__name__, (*brought("run_options"), verb), {"__doc__": verb.__doc__}))
+    return dataclass(frozen=True)(type(verb.__name__, (*installed("run_options"), verb), {"__doc__": verb.__doc__}))
 
 
 def looked_at(path: Path, settings: Sequence[str], trust: bool) -> tuple[Recipe, bool]:

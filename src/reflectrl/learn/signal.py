@@ -176,7 +176,9 @@ def random_play(
         for start in range(0, len(tasks), batch):
             jobs = [Job(task, named_seed(seed, "random", task.id, k)) for task in tasks[start : start + batch]]
             order = {job.seed: i for i, job in enumerate(jobs)}
-            played = sorted(rollout(jobs, make_env, RandomPlayer(), None, batch), key=lambda one: order[one.seed])
+            played = sorted(
+                rollout(jobs, make_env, RandomPlayer(), None, batch), key=lambda episode: order[episode.seed]
+            )
             yield played
             signal = signal_of(played)
             taken, played_episodes = taken + signal.steps, played_episodes + len(played)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from reflectrl.core.advice import is_typed, option
-from reflectrl.core.config.recipe import Recipe, brought
+from reflectrl.core.config.recipe import Recipe, installed_sections
 from reflectrl.core.config.rules import NeedsTrust
 from reflectrl.core.config.values import FreeSection, Word
 from reflectrl.core.types import UserError
@@ -64,7 +64,7 @@ def needing_trust(recipe: Mapping[str, Any]) -> dict[str, Named]:
 
 def _declared(kind: type, table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Named]]:
     """Go through a table whose keys are the fields of a dataclass."""
-    hints = typing.get_type_hints(kind, include_extras=True) | (brought() if kind is Recipe else {})
+    hints = typing.get_type_hints(kind, include_extras=True) | (installed_sections() if kind is Recipe else {})
     for name, value in table.items():
         hint, key = hints.get(name), f"{prefix}{name}"
         marks = [rule for rule in getattr(hint, "__metadata__", ()) if isinstance(rule, NeedsTrust)]
@@ -200,8 +200,8 @@ def remember(file: Path, named: Mapping[str, Named]) -> None:
             raise
 
 
-def _noted(key: str, one: Named) -> str:
-    return f"{key} = {one.value}"
+def _noted(key: str, name: Named) -> str:
+    return f"{key} = {name.value}"
 
 
 def _key(file: Path) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from reflectrl.core.envs.base import SPLITS, TextEnv
-from reflectrl.core.episodes import ToldEpisode, ToldStep, read_episodes, task_key, to_line, told
+from reflectrl.core.episodes import ForeignEpisode, ForeignStep, as_foreign, read_episodes, task_key, to_line
 from reflectrl.core.rollout import TimeStep, advance
 from reflectrl.core.teach.record import Recording
 from reflectrl.core.types import Episode, Observation, Task, Turn, UserError, named_seed
@@ -38,7 +38,7 @@ def tasks_of(env: TextEnv) -> dict[str, Task]:
     return {key: task for task in tasks for key in (task.id, task_key(task))}
 
 
-def replayed(env: TextEnv, episode: ToldEpisode, tasks: Mapping[str, Task]) -> Episode:
+def replayed(env: TextEnv, episode: ForeignEpisode, tasks: Mapping[str, Task]) -> Episode:
     """Replay an episode's actions in the environment.
 
     Args:
@@ -76,7 +76,7 @@ def replayed(env: TextEnv, episode: ToldEpisode, tasks: Mapping[str, Task]) -> E
     return replace(finished, steps=steps, truncated=whole.truncated, provenance=whole.provenance)
 
 
-def as_told(episode: ToldEpisode) -> Episode:
+def unreplayed(episode: ForeignEpisode) -> Episode:
     """Convert an episode without checking it in an environment.
 
     Raises:
@@ -122,7 +122,7 @@ def _task(env: TextEnv, named: Task | str, tasks: Mapping[str, Task]) -> Task:
     return tasks[key]
 
 
-def _taken(env: TextEnv, task: Task, seen: Observation, step: ToldStep) -> TimeStep:
+def _taken(env: TextEnv, task: Task, seen: Observation, step: ForeignStep) -> TimeStep:
     """Compare the given observation with the environment's, and take the given action."""
     shown = step.observation.text if isinstance(step.observation, Observation) else step.observation
     if shown is not None and shown != seen.text:
@@ -137,7 +137,7 @@ def _taken(env: TextEnv, task: Task, seen: Observation, step: ToldStep) -> TimeS
     return now
 
 
-def _index(step: ToldStep, seen: Observation) -> int:
+def _index(step: ForeignStep, seen: Observation) -> int:
     """Return the index of a step's action among the legal actions."""
     action = step.action
     if isinstance(action, int) and step.actions is not None:
@@ -149,7 +149,7 @@ def _index(step: ToldStep, seen: Observation) -> int:
     raise ValueError(f"action {action!r:.60} is not legal (legal: {', '.join(seen.actions)})")
 
 
-def _write(recording: Recording, seen: Observation, step: ToldStep, now: TimeStep, player: str) -> None:
+def _write(recording: Recording, seen: Observation, step: ForeignStep, now: TimeStep, player: str) -> None:
     action = _index(step, seen)
     chosen = any(turn.choice is not None for turn in step.turns)
     turns = step.turns if chosen else (*step.turns, Turn(player, seen.actions[action], choice=action))
@@ -158,7 +158,7 @@ def _write(recording: Recording, seen: Observation, step: ToldStep, now: TimeSte
         recording.mistake()
 
 
-def _require_same_end(env: TextEnv, episode: ToldEpisode, now: TimeStep) -> None:
+def _require_same_end(env: TextEnv, episode: ForeignEpisode, now: TimeStep) -> None:
     if episode.success is not None and episode.success != now.success:
         rule = f" (success is where {env.success_rule})" if env.success_rule else ""
         raise ValueError(f"'success' is {str(episode.success).lower()}, and the environment says the opposite{rule}")
@@ -263,7 +263,7 @@ def _read(env: TextEnv, path: Path, check: bool) -> Iterator[Episode]:
             task = _task(env, episode.task, tasks)
             if task.split not in ("train", "validation"):
                 raise ValueError(f"task {task.id!r} is of the {task.split} tasks, which players are evaluated on")
-            yield replayed(env, told(episode), tasks) if check else replace(episode, task=task)
+            yield replayed(env, as_foreign(episode), tasks) if check else replace(episode, task=task)
         except ValueError as error:
             raise UserError(f"{path}:{count}: {error}") from error
     if not count:

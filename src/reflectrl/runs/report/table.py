@@ -100,9 +100,9 @@ def _best(scores: Sequence[Score], name: str) -> list[Score]:
     return [score for score in learned if getattr(score, name) == top]
 
 
-def headline(found: Sequence[Table]) -> tuple[Table, list[Line]] | None:
+def headline(tables: Sequence[Table]) -> tuple[Table, list[Line]] | None:
     """Return the main table, which is the test split's if there is one, and its best trained arms."""
-    table = next((table for table in found if table.split == "test"), found[-1] if found else None)
+    table = next((table for table in tables if table.split == "test"), tables[-1] if tables else None)
     if table is None:
         return None
     winners = [line for line in table.lines if (cell := line.cells[-1]) is not None and cell.best]

@@ -61,7 +61,7 @@ class Answer:
             "completion_tokens_details": details,
         }  # fmt: skip
 
-    def whole(self) -> dict[str, Any]:
+    def body(self) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
         chosen = self.choice()
         said = {"role": "assistant", "content": self.actions[chosen["action"]]}

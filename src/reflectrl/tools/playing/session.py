@@ -19,11 +19,11 @@ KEEP = "Enter keeps this episode, /undo takes the last step back, /drop forgets 
 
 
 class Quit(Exception):
-    """The person wants to stop. `kept` is the finished episode that they were asked about, if there is one."""
+    """The person wants to stop. `finished` is the episode that they were asked about, if there is one."""
 
-    def __init__(self, kept: Episode | None = None) -> None:
+    def __init__(self, finished: Episode | None = None) -> None:
         super().__init__()
-        self.kept = kept
+        self.finished = finished
 
 
 class Session:

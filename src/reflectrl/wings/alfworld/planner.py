@@ -163,11 +163,11 @@ class _Search:
     def _set_bounds(self) -> None:
         """Collect the places for each kind of deed, and the least number of walks between them."""
 
-        def places(indices: list[int]) -> frozenset[int]:
+        def locations(indices: list[int]) -> frozenset[int]:
             return frozenset(self.receptacles[index].location for index in indices)
 
-        self.at_source = places([index for _, index in self.sources])
-        self.at_tool, self.at_target = places(self.tools), places(self.targets)
+        self.at_source = locations([index for _, index in self.sources])
+        self.at_tool, self.at_target = locations(self.tools), locations(self.targets)
         self.tool_to_target = int(self.at_tool.isdisjoint(self.at_target))
         self.source_to_tool = int(self.at_source.isdisjoint(self.at_tool))
         self.source_to_target = int(self.at_source.isdisjoint(self.at_target))

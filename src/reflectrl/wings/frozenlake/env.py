@@ -16,7 +16,7 @@ import numpy as np
 
 from reflectrl.core.envs.base import SPLITS, TextEnv, divide, require_known
 from reflectrl.core.types import Outcome, Task, UserError, named_seed
-from reflectrl.wings.frozenlake.teacher import FrozenLakeTeacher, place
+from reflectrl.wings.frozenlake.teacher import FrozenLakeTeacher, in_words
 from reflectrl.wings.frozenlake.world import ACTIONS, STANDARD, Cell, draw_rows, lake, restarted
 
 SIZES = {"4x4": (6, 2, 3), "8x8": (30, 8, 15), "random": (2000, 100, 500)}
@@ -170,7 +170,7 @@ class FrozenLakeEnv(TextEnv):
         return self._past
 
     def state(self) -> str:
-        return f"{self.draw()}Last: {self.last or 'none'}{f' from {place(self.before)}' if self.before else ''}\n"
+        return f"{self.draw()}Last: {self.last or 'none'}{f' from {in_words(self.before)}' if self.before else ''}\n"
 
     def draw(self) -> str:
         """Draw the visible part of the lake: a line per row, each cell a space and a letter."""

@@ -48,7 +48,7 @@ def analyse(
     """
     target = city.target(ride)
     whom = "destination" if ride.passenger == ABOARD else "passenger"
-    parts = [f"Taxi {place(ride.cell)}, {whom} {place(target)}."]
+    parts = [f"Taxi {in_words(ride.cell)}, {whom} {in_words(target)}."]
     if ride.cell != target:
         parts.append(explain(city, ride, target))
     if before is not None and last is not None:
@@ -57,7 +57,7 @@ def analyse(
     return " ".join(parts)
 
 
-def place(cell: Cell) -> str:
+def in_words(cell: Cell) -> str:
     """Put a cell in words, counted from 0 at the top left."""
     return f"row {cell[0]} column {cell[1]}"
 

@@ -269,7 +269,9 @@ RUN_KIND = RunKind("text", has_text_task, plan_text, begin_text, show_text, comp
 # ---- sets of completions -------------------------------------------------------------------------------------------
 
 
-def places(recipe: Recipe, seed: int, arm: str, samples: Callable[[str], Sequence[Any]]) -> list[dict[str, Any]]:
+def completion_sets(
+    recipe: Recipe, seed: int, arm: str, samples: Callable[[str], Sequence[Any]]
+) -> list[dict[str, Any]]:
     """List an arm's sets of completions: best and last checkpoint, on every split, with every kind of sampling.
 
     Args:
