@@ -20,7 +20,7 @@ from itertools import accumulate as running
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from reflectrl.core.types import Episode, Sampling, Task, Turn, named_seed
+from reflectrl.core.types import Episode, Reflection, Sampling, Task, Turn, named_seed
 from reflectrl.methods.shared.offline.config import Algorithm, LogAlgorithm, OfflineConfig, offline_settings
 from reflectrl.runs.arms import Arm, base, plain, teaching
 from reflectrl.runs.artifact import CHECKPOINT, PLAYED, Artifact, Build, Plan, Source, artifact
@@ -156,7 +156,7 @@ def with_target_returns(episodes: Iterable[Episode], gamma: float = 1.0) -> Iter
         rewards = [step.reward for step in reversed(episode.steps)]
         returns = list(running(rewards, lambda later, reward: reward + gamma * later))[::-1]
         steps = [
-            replace(step, turns=(Turn("target_return", target_return(value)), *step.turns))
+            replace(step, turns=(Reflection("target_return", target_return(value)), *step.turns))
             for step, value in zip(episode.steps, returns, strict=True)
         ]
         yield replace(episode, steps=tuple(steps))
@@ -176,7 +176,7 @@ class TargetReturnPlayer:
         turns = []
         for episode in episodes:
             earned = sum(step.reward for step in episode.steps)
-            turns.append(Turn("target_return", target_return(self.target - earned)))
+            turns.append(Reflection("target_return", target_return(self.target - earned)))
         return turns
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.prompts import Prompt, policy_prompt, question_prompt, reflector_prompt, tokenize, words_prompt
-from reflectrl.core.types import Observation, Sampling, Turn, UserError
+from reflectrl.core.types import Choice, Observation, Reflection, Sampling, Turn, UserError
 from reflectrl.models.backend import Candidates, Completion, Draw, Scoring
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.labels import Labels, find_labels
@@ -343,7 +343,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         if order:
             choice, probs_of_actions = order[label], np.empty_like(probs_A)
             probs_of_actions[list(order)] = probs_A
-        return Turn(
+        return Choice(
             "policy",
             actions[choice],
             choice=choice,
@@ -418,8 +418,9 @@ class Reflector(LanguagePlayer[Ids, Completion]):
         for prompt, (ids, logp) in zip(prompts, written, strict=True):
             if ids not in texts:  # side by side, many episodes get the same reflection
                 texts[ids] = self.lm.tokenizer.decode(ids, skip_special_tokens=True).strip()
+            text, sampling = texts[ids], self.sampling
             turns.append(
-                Turn("reflector", texts[ids], token_ids=ids, logprobs=logp, sampling=self.sampling, prompt_ids=prompt)
+                Reflection("reflector", text, token_ids=ids, logprobs=logp, sampling=sampling, prompt_ids=prompt)
             )
         return turns
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from reflectrl.core.digests import CHECKSUM, seal, unseal
 from reflectrl.core.plugins import suggestion
-from reflectrl.core.types import Episode, Step
+from reflectrl.core.types import Choice, Episode, Reflection, Step, Turn
 
 SCHEMA = 2
 """Version of the schema. Version 2 renamed a step's `lesson` to `label`. Lines of version 1 can still be read."""
@@ -122,6 +122,8 @@ def _read_object(kind: type, readers: dict[str, Callable[[Any], Any]], value: An
             values[key] = readers[key](item)
         except ValueError as error:
             raise ValueError(f"{key}: {error}") from error
+    if kind is Turn:  # both kinds of turns have one form in a log
+        kind = Reflection if values.get("choice") is None else Choice
     try:
         return kind(**values)
     except TypeError as error:  # "missing 1 required positional argument: 'id'"

@@ -17,7 +17,7 @@ import numpy as np
 from reflectrl.core.envs.base import Snapshot, TextEnv
 from reflectrl.core.players.base import LiveEpisode, Player, carries
 from reflectrl.core.rollout import advance
-from reflectrl.core.types import Episode, Step, Turn, named_seed
+from reflectrl.core.types import Choice, Episode, Reflection, Step, named_seed
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ def _with_reflection(step: Step, tried: Sequence[Tried]) -> Step:
     best = best_of(tried, step.target if step.label else None)
     if max(one.won for one in tried) == 0 and not step.label:
         return step
-    reflection = Turn("outcomes", outcome_text(step.observation.actions, tried, best))
-    turns = (reflection, *(turn for turn in step.turns if turn.choice is not None))
+    reflection = Reflection("outcomes", outcome_text(step.observation.actions, tried, best))
+    turns = (reflection, *(turn for turn in step.turns if isinstance(turn, Choice)))
     return replace(step, turns=turns, target=best, label=step.label or "negative")
 
 
@@ -178,7 +178,7 @@ def _played(
         turns = player.turns([live for _, live, _ in playing])
         still = []
         for (job, live, earned), turn in zip(playing, turns, strict=True):
-            assert turn.choice is not None
+            assert isinstance(turn, Choice)
             now = advance(live.env, episode.task, turn.choice)
             live.steps.append(Step(live.observation, (*live.turns, turn), turn.choice, now.reward, now.events))
             seen = now.observation.after(live.observation, live.reflection) if carrying else now.observation

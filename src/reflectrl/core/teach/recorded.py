@@ -22,7 +22,7 @@ from reflectrl.core.envs.base import SPLITS, TextEnv
 from reflectrl.core.episodes import ForeignEpisode, ForeignStep, as_foreign, read_episodes, task_key, to_line
 from reflectrl.core.rollout import TimeStep, advance
 from reflectrl.core.teach.record import Recording
-from reflectrl.core.types import Episode, Observation, Task, Turn, UserError, named_seed
+from reflectrl.core.types import Choice, Episode, Observation, Task, UserError, named_seed
 
 LOG = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ def _taken(env: TextEnv, task: Task, seen: Observation, step: ForeignStep) -> Ti
     shown = step.observation.text if isinstance(step.observation, Observation) else step.observation
     if shown is not None and shown != seen.text:
         raise ValueError(f"the environment shows {_difference(shown, seen.text)}")
-    in_order = any(turn.choice is not None for turn in step.turns)  # choices are indices, so the order matters
+    in_order = any(isinstance(turn, Choice) for turn in step.turns)  # choices are indices, so the order matters
     alike = step.actions == seen.actions if in_order else set(step.actions or seen.actions) == set(seen.actions)
     if not alike:
         raise ValueError(f"the legal actions are {', '.join(seen.actions)}, not {', '.join(step.actions or ())}")
@@ -151,8 +151,8 @@ def _index(step: ForeignStep, seen: Observation) -> int:
 
 def _write(recording: Recording, seen: Observation, step: ForeignStep, now: TimeStep, player: str) -> None:
     action = _index(step, seen)
-    chosen = any(turn.choice is not None for turn in step.turns)
-    turns = step.turns if chosen else (*step.turns, Turn(player, seen.actions[action], choice=action))
+    chosen = any(isinstance(turn, Choice) for turn in step.turns)
+    turns = step.turns if chosen else (*step.turns, Choice(player, seen.actions[action], choice=action))
     recording.step(seen, action, now.reward, now.events, turns=turns)
     if step.mistake:
         recording.mistake()

@@ -20,7 +20,7 @@ from reflectrl.core.episodes import ForeignEpisode, ForeignStep, as_foreign, fro
 from reflectrl.core.episodes.schema import NAMES, refuse_constant
 from reflectrl.core.json_lines import read_json_lines
 from reflectrl.core.plugins import suggestion
-from reflectrl.core.types import Observation, Task, Turn
+from reflectrl.core.types import Observation, Reflection, Task
 
 STEP_KEYS = ("observation", "actions", "action", "reward", "events", "reflection", "mistake")
 EPISODE_KEYS = ("task", "steps", "success", "truncated", "seed", "player")
@@ -89,7 +89,7 @@ def _step(data: dict[str, Any], unread: set[str], player: str) -> ForeignStep:
     elif seen is not None:
         _utf8("observation", _require(str, "'observation'", seen))
     reward, reflection = _value(data, "reward", float), _value(data, "reflection", str)
-    turns = (Turn(player, reflection),) if reflection else ()
+    turns = (Reflection(player, reflection),) if reflection else ()
     events, mistake = _texts(data, "events"), _value(data, "mistake", bool) or False
     return ForeignStep(action, seen, actions, reward, events, turns, mistake)
 
