@@ -53,11 +53,11 @@ class Run:
     folder: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Run folder; runs/NAME if not given."""
     minutes: float = 0.0
-    """Time limit for each training by reward, in place of a number of updates: it ends after so many minutes, or where
-    success on validation tasks stands still."""
+    """Time limit in minutes for each training by reward, instead of a number of updates. A training ends earlier if
+    success on validation tasks stops rising."""
     trust: bool = False
-    """Trust the recipe's file to run code that it names (plug-ins, a model's own code) and to use the addresses and
-    keys that it names, now and from now on."""
+    """Trust the recipe's file, now and in future: run the code that it names (plug-ins, a model's own code), and use
+    the addresses and keys that it names."""
 
     until: ClassVar[str] = "report"
     after_help: ClassVar[Callable[[], str]] = staticmethod(help_text)
