@@ -56,7 +56,7 @@ class RandomPlayer:
     """Player that takes a legal action uniformly at random."""
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        turns = []
+        turns = list[Turn]()
         for episode in episodes:
             actions = episode.observation.actions
             action = int(episode.rng.integers(len(actions)))

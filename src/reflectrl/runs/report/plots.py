@@ -123,7 +123,7 @@ def curve(metrics: Iterable[Metric], name: str, window: int = 1) -> Curve:
     windows: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for (seed, step), value in logged.items():
         windows[step // window * window + window // 2][seed].append(value)  # drawn at the middle of its window
-    averaged: Curve = {}
+    averaged: dict[int, Sequence[float]] = {}
     for step, seeds in sorted(windows.items()):
         averaged[step] = [sum(values) / len(values) for values in seeds.values()]
     return averaged
