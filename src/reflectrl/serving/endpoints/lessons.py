@@ -109,7 +109,8 @@ def _planned(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Planned:
 
 def _tasks(recipe: Recipe, env: TextEnv, split: str) -> Sequence[Task]:
     most = recipe.teach.tasks if split == "train" else recipe.teach.validation_tasks
-    return env.tasks(split)[: most or None]
+    tasks = env.tasks(split)
+    return [tasks[i] for i in evenly(len(tasks), most)]
 
 
 def _taught(recipe: Recipe, env: TextEnv, teacher: EndpointTeacher, planned: Planned) -> list[Episode]:
