@@ -136,7 +136,7 @@ def test_each_part_of_training_has_its_curves(whole_page: str) -> None:
         assert title in text
     for part in ("Reinforcement learning", "fine-tuning of the reflector", "policy, with reflections"):
         assert part in text
-    assert "bands reach from the lowest seed to the highest" in text
+    assert "bands extend from the lowest seed to the highest" in text
 
 
 def test_ids_are_unique_and_every_reference_finds_one(whole_page: str) -> None:
