@@ -173,7 +173,7 @@ class TargetReturnPlayer:
         self.target = target
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        turns = []
+        turns = list[Turn]()
         for episode in episodes:
             earned = sum(step.reward for step in episode.steps)
             turns.append(Reflection("target_return", target_return(self.target - earned)))

@@ -208,7 +208,7 @@ class EndpointReflector:
             for episode in episodes
         ]
         answers = self.endpoint.complete_all(asks)
-        turns = []
+        turns = list[Turn]()
         for episode, answer in zip(episodes, answers, strict=True):
             turns.append(Reflection(self.name, self._fitting(episode, read_reflection(answer))))
         return turns

@@ -129,7 +129,7 @@ class WalkingPlayer:
             Question(e.observation, None, None, (e.task.id, len(e.steps)), named_seed("walk", e.seed, len(e.steps)))
             for e in episodes
         ]
-        turns = []
+        turns = list[Turn]()
         for episode, lesson in zip(episodes, self.teacher.lessons(questions), strict=True):
             actions, action = episode.observation.actions, lesson.action
             if lesson.reflection is not None:
