@@ -110,6 +110,40 @@ def test_ties_are_all_marked(tmp_path: Path) -> None:
     assert marked == {"sft": True, "rl-only": False, "reflect-rl": True}
 
 
+def test_nothing_is_marked_that_is_no_better_than_random_play(tmp_path: Path) -> None:
+    results_with(tmp_path / "run", random=0.5, sft=0.5, rl_only=0.25)
+    page = page_of(tmp_path / "run")
+    assert 'class="success best"' not in page and '<p class="lead">' not in page
+
+
+ROW: dict[str, Any] = {"arm": "sft", "split": "test", "stage": "full", "sampling": "greedy", "seed": 0, "success": 0.5}
+
+
+def test_greedy_play_of_the_test_split_stands_first_and_the_rest_is_folded(tmp_path: Path) -> None:
+    kinds = [("train", "greedy"), ("test", "sampled"), ("test", "greedy")]
+    rows = [{**ROW, "split": split, "sampling": sampling} for split, sampling in kinds]
+    (tmp_path / "results.json").write_text(json.dumps({"rows": rows}))
+    page = page_of(tmp_path)
+    titles = re.findall(r'<h3>(\w+) <span class="soft">· (\w+)</span></h3>', page)
+    assert titles == [("test", "greedy"), ("test", "sampled"), ("train", "greedy")]
+    folded = page.index("Other splits and ways of playing (2)")
+    assert page.index("· greedy") < folded < page.index("· sampled")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.0123, "0.012"), (0.5, "0.50"), (3.21, "3.2"), (75.3, "75"), (0.0, "0.0")]
+)
+def test_seconds_have_two_digits_that_count(tmp_path: Path, seconds: float, shown: str) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"rows": [{**ROW, "seconds": seconds}]}))
+    assert f'<td class="n">{shown}</td>' in page_of(tmp_path)
+
+
+def test_a_return_that_rounds_to_zero_has_no_sign(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"rows": [{**ROW, "return": -0.004}]}))
+    page = page_of(tmp_path)
+    assert "−0.00" not in page and "0.00</td>" in page
+
+
 def test_shares_that_were_recorded_have_columns(tmp_path: Path) -> None:
     common = {"split": "test", "stage": "full", "sampling": "sampled", "seed": 0, "success": 0.5}
     rows = [{**common, "arm": "sft", "pass@2": 0.75}, {**common, "arm": "large", "pass@2": 1.0, "illegal": 0.125}]

@@ -94,16 +94,23 @@ def _line(
 
 
 def _best(scores: Sequence[Score], name: str) -> list[Score]:
-    """Return the trained arms with the highest value; several if they tie."""
+    """Return the trained arms with the highest value: several if they tie, none if random play is as good."""
     learned = [score for score in scores if score.arm not in REFERENCES and getattr(score, name) is not None]
     top = max((getattr(score, name) for score in learned), default=None)
+    by_chance = [getattr(score, name) for score in scores if score.arm == "random" and getattr(score, name) is not None]
+    if top is None or (by_chance and top <= max(by_chance)):
+        return []
     return [score for score in learned if getattr(score, name) == top]
 
 
+def main_table_first(tables: Sequence[Table]) -> list[Table]:
+    """Return the tables with the main one first: greedy play of the test split, or what comes nearest to it."""
+    return sorted(tables, key=lambda table: (table.split != "test", table.sampling != "greedy"))
+
+
 def headline(tables: Sequence[Table]) -> tuple[Table, list[Line]] | None:
-    """Return the main table, which is the test split's if there is one, and its best trained arms."""
-    table = next((table for table in tables if table.split == "test"), tables[-1] if tables else None)
-    if table is None:
+    """Return the first table and its best trained arms; None if there are none."""
+    if not tables:
         return None
-    winners = [line for line in table.lines if (cell := line.cells[-1]) is not None and cell.best]
-    return (table, winners) if winners else None
+    winners = [line for line in tables[0].lines if (cell := line.cells[-1]) is not None and cell.best]
+    return (tables[0], winners) if winners else None
