@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from reflectrl.core.types import Episode, Observation, Step, Task, Turn, UserError
+from reflectrl.core.types import Choice, Episode, Observation, Reflection, Step, Task, UserError
 from reflectrl.runs.report import write_report
 
 NASTY = '</script><script>document.title="broken"</script><!-- <b>&amp;'
@@ -40,8 +40,8 @@ def episode(
     arm: str, task: str, success: bool, seed: int = 0, texts: str = "map", reflection: str | None = None
 ) -> Episode:
     observation = Observation("", texts, ("left", "right"))
-    choice = Turn("policy", "right", 1, (1, 0), (0.25, 0.75))
-    turns = (Turn("reflector", reflection), choice) if reflection else (choice,)
+    choice = Choice("policy", "right", 1, (1, 0), (0.25, 0.75))
+    turns = (Reflection("reflector", reflection), choice) if reflection else (choice,)
     told = {"arm": arm, "seed": seed, "split": "test", "sampling": "greedy"}
     return Episode(Task(task, "toy"), (Step(observation, turns, 1, 0.5, ("won",)),), success, False, seed, told)
 
@@ -170,7 +170,7 @@ def test_each_part_of_training_has_its_curves(whole_page: str) -> None:
         assert title in text
     for part in ("Reinforcement learning", "fine-tuning of the reflector", "policy, with reflections"):
         assert part in text
-    assert "bands reach from the lowest seed to the highest" in text
+    assert "bands extend from the lowest seed to the highest" in text
 
 
 def test_ids_are_unique_and_every_reference_finds_one(whole_page: str) -> None:

@@ -48,15 +48,17 @@ class Table:
 
 def tables(scores: Sequence[Score]) -> list[Table]:
     """Return a table per split and sampling, in order of appearance."""
-    return [
-        _table(split, sampling, [score for score in scores if (score.split, score.sampling) == (split, sampling)])
-        for split, sampling in dict.fromkeys((score.split, score.sampling) for score in scores)
-    ]
+    groups: dict[tuple[str, str], list[Score]] = {}
+    for score in scores:
+        groups.setdefault((score.split, score.sampling), []).append(score)
+    return [_table(split, sampling, group) for (split, sampling), group in groups.items()]
 
 
 def _table(split: str, sampling: str, scores: Sequence[Score]) -> Table:
     stages = tuple(dict.fromkeys(score.stage for score in scores))
-    best = [score for stage in stages for score in _best([s for s in scores if s.stage == stage], "success")]
+    best = list[Score]()
+    for stage in stages:
+        best += _best([score for score in scores if score.stage == stage], "success")
     best_return = _best([score for score in scores if score.stage == stages[-1]], "mean_return")
     names = tuple(dict.fromkeys(name for score in scores if score.stage == stages[-1] for name in score.shares))
     lines = []
@@ -101,14 +103,14 @@ def _best(scores: Sequence[Score], name: str) -> list[Score]:
     return [score for score in learned if getattr(score, name) == top]
 
 
-def main_table_first(all_tables: Sequence[Table]) -> list[Table]:
+def main_table_first(tables: Sequence[Table]) -> list[Table]:
     """Return the tables with the main one first: greedy play of the test split, or what comes nearest to it."""
-    return sorted(all_tables, key=lambda table: (table.split != "test", table.sampling != "greedy"))
+    return sorted(tables, key=lambda table: (table.split != "test", table.sampling != "greedy"))
 
 
-def headline(found: Sequence[Table]) -> tuple[Table, list[Line]] | None:
+def headline(tables: Sequence[Table]) -> tuple[Table, list[Line]] | None:
     """Return the first table and its best trained arms; None if there are none."""
-    if not found:
+    if not tables:
         return None
-    winners = [line for line in found[0].lines if (cell := line.cells[-1]) is not None and cell.best]
-    return (found[0], winners) if winners else None
+    winners = [line for line in tables[0].lines if (cell := line.cells[-1]) is not None and cell.best]
+    return (tables[0], winners) if winners else None
