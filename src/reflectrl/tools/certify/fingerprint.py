@@ -1,0 +1,121 @@
+"""Fingerprints of an environment's hidden state, which tell whether two points of episodes are the same point.
+
+The text of an observation cannot tell that, since the question is what the text leaves out. So the attributes of the
+environment are read, as deep as they go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from reflectrl.core.envs.base import TextEnv
+
+SKIPPED = frozenset(
+    "_actions elapsed done success _task _rng_at_start observation_space action_space _np_random_seed horizon".split()
+)
+"""Attributes of `TextEnv` that hold the past of an episode, or nothing that actions change."""
+MOST = 20_000
+"""Largest number of values that are read."""
+
+
+class TooLargeError(Exception):
+    """The state holds more values than can be read."""
+
+
+def fingerprint(env: TextEnv) -> str | None:
+    """Return a digest of everything that `begin` and `apply` may have changed; None if there is too much to read.
+
+    Random generators are left out (see `generators`).
+    """
+    digest = hashlib.blake2b(digest_size=10)
+    try:
+        for part in _parts({key: value for key, value in vars(env).items() if key not in SKIPPED}, {}, [0]):
+            digest.update(part.encode("utf-8", "surrogatepass"))
+            digest.update(b"\x1f")
+    except (TooLargeError, RecursionError):
+        return None
+    return digest.hexdigest()
+
+
+def _parts(value: Any, seen: dict[int, int], count: list[int]) -> Iterator[str]:
+    """Yield texts that stand for a value. An object that was seen before is named by its number."""
+    count[0] += 1
+    if count[0] > MOST:
+        raise TooLargeError
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        yield repr(value)
+        return
+    if isinstance(value, np.ndarray):
+        if value.dtype == object:
+            yield str(value.shape)
+            for item in value.flat:
+                yield from _parts(item, seen, count)
+        else:
+            yield f"{value.shape}{value.dtype}{hashlib.blake2b(value.tobytes(), digest_size=8).hexdigest()}"
+        return
+    if isinstance(value, np.generic | type | ModuleType | FunctionType | BuiltinFunctionType):
+        yield repr(value) if isinstance(value, np.generic) else getattr(value, "__name__", "")
+        return
+    if isinstance(value, MethodType):
+        yield value.__name__
+        return
+    if isinstance(value, np.random.Generator | np.random.RandomState | random.Random):
+        return
+    if id(value) in seen:
+        yield f"#{seen[id(value)]}"
+        return
+    seen[id(value)] = len(seen)
+    yield type(value).__name__
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _parts(key, seen, count)
+            yield from _parts(item, seen, count)
+    elif isinstance(value, set | frozenset):
+        yield from sorted(map(repr, value))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _parts(item, seen, count)
+    else:
+        for name, item in sorted(attributes(value)):
+            if name not in ("spec", "np_random", "_np_random", "_np_random_seed"):
+                yield name
+                yield from _parts(item, seen, count)
+
+
+def attributes(value: Any) -> list[tuple[str, Any]]:
+    """Return the attributes of an object, those in slots included."""
+    own = dict(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        slots = getattr(kind, "__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(value, name):
+                own.setdefault(name, getattr(value, name))
+    return list(own.items())
+
+
+def generators(env: TextEnv) -> str:
+    """Return the states of the random generators that an environment may draw from, as one text.
+
+    They are its own, those among its attributes, that of a wrapped gymnasium environment, and the global ones.
+    """
+    states = [repr(random.getstate()[1][-1]), _legacy_state()]
+    holders = [env, getattr(getattr(env, "_wrapped", None), "unwrapped", None), getattr(env, "game", None)]
+    for holder in holders:
+        for name, value in attributes(holder) if holder is not None else ():
+            if isinstance(value, np.random.Generator):
+                states.append(name + repr(value.bit_generator.state))
+            elif isinstance(value, random.Random):
+                states.append(name + repr(hash(value.getstate())))
+    return "\x1f".join(states)
+
+
+def _legacy_state() -> str:
+    """Return the position of numpy's global generator."""
+    state = np.random.get_state(legacy=False)
+    return repr(state["state"]["pos"]) if isinstance(state, dict) else ""

@@ -1,0 +1,116 @@
+"""Checks of determinism and isolation: the same walks in fresh processes, in other orders, and beside each other.
+
+Each order of play gets a process of its own, so nothing that was played before can disturb it. Two processes that do
+the same tell randomness; another hash seed tells the order of sets; another order of play tells what a reset forgets.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from reflectrl.core.json_lines import parse_json
+from reflectrl.core.types import UserError
+from reflectrl.tools.certify.courses import Walk, question
+from reflectrl.tools.certify.verdict import Finding
+
+PROGRAM = "from reflectrl.tools.certify.courses import main; main()"
+Courses = list[list[str]]
+
+
+class Trial(NamedTuple):
+    """Process in which the walks are taken again, and the fault if their courses differ from the first ones."""
+
+    check: str
+    order: str
+    hash_seed: str
+    clock_ahead: bool
+    fault: str
+
+
+TRIALS = (
+    Trial("deterministic", "each fresh", "0", False, "the same walk in another process gives another episode"),
+    Trial("deterministic", "each fresh", "0", True, "an episode depends on the clock"),
+    Trial("deterministic", "each fresh", "1", False, "an episode depends on the process (is a set or hash() involved?)"),
+    Trial("isolated", "backwards", "0", False, "an episode depends on what was played before: a reset does not forget it"),
+    Trial("isolated", "beside each other", "0", False, "environments that are played at the same time disturb each other"),
+)
+
+
+def check_repeatable(section: dict[str, Any], walks: Sequence[Walk]) -> list[Finding]:
+    """Take the walks in several processes, and compare what was seen.
+
+    Args:
+        section: `env` section of JSON values.
+
+    Raises:
+        UserError: an environment cannot be played in a process of its own.
+    """
+    first = taken(section, walks, TRIALS[0])
+    problems: dict[str, str] = {}
+    for trial in TRIALS:
+        if trial.check in problems or (trial.check == "isolated" and "deterministic" in problems):
+            continue
+        again = taken(section, walks, trial)
+        if (difference := first_difference(first, again, walks)) is not None:
+            problems[trial.check] = f"{trial.fault}; {difference}"
+    findings = []
+    for check in ("deterministic", "isolated"):
+        if check in problems:
+            findings.append(Finding(check, "fault", problems[check]))
+        elif check == "isolated" and problems:
+            findings.append(Finding(check, "unknown", "not tested, since the same walk is not the same episode twice"))
+        else:
+            steps = sum(map(len, first))
+            findings.append(Finding(check, "ok", f"{len(walks)} walks, {steps} steps, {_trials(check)}", {"steps": steps}))
+    return findings
+
+
+def _trials(check: str) -> str:
+    if check == "deterministic":
+        return "the same in four processes, with another hash seed and another clock"
+    return "the same backwards in one environment, and in four beside each other"
+
+
+def taken(section: dict[str, Any], walks: Sequence[Walk], trial: Trial) -> Courses:
+    """Take the walks in a process of its own, and return their courses.
+
+    Raises:
+        UserError: the process failed. Its last line is in the message.
+    """
+    surroundings = os.environ | {"PYTHONHASHSEED": trial.hash_seed, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-P", "-c", PROGRAM]
+    asked = question(section, walks, trial.order, trial.clock_ahead)
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, env=surroundings, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(f"environment {section['name']!r}, played in a process of its own ({trial.order}): {last:.300}")
+    courses: Courses = parse_json(done.stdout.splitlines()[-1])
+    return courses
+
+
+def first_difference(first: Courses, again: Courses, walks: Sequence[Walk]) -> str | None:
+    """Name the first step at which courses differ; None if they are the same."""
+    different = 0
+    named = None
+    for walk, here, there in zip(walks, first, again, strict=True):
+        if here == there:
+            continue
+        different += 1
+        if named is None:
+            same = sum(1 for _ in _equal_start(here, there))
+            named = f"first at step {same} of {walk.split} task {walk.number}"
+    return None if named is None else f"{different} of {len(walks)} walks differ, {named}"
+
+
+def _equal_start(here: Sequence[str], there: Sequence[str]) -> list[str]:
+    """Return the steps that two courses have in common at their start."""
+    common = []
+    for a, b in zip(here, there, strict=False):
+        if a != b:
+            break
+        common.append(a)
+    return common
