@@ -92,9 +92,12 @@ def _line(
 
 
 def _best(scores: Sequence[Score], name: str) -> list[Score]:
-    """Return the trained arms with the highest value; several if they tie."""
-    learned = [score for score in scores if score.arm not in REFERENCES and getattr(score, name) is not None]
+    """Return the trained arms with the highest value, several if they tie; none if it is not above random play's."""
+    valued = [score for score in scores if getattr(score, name) is not None]
+    learned = [score for score in valued if score.arm not in REFERENCES]
     top = max((getattr(score, name) for score in learned), default=None)
+    if any(score.arm == "random" and getattr(score, name) >= top for score in valued if learned):
+        return []
     return [score for score in learned if getattr(score, name) == top]
 
 

@@ -12,7 +12,7 @@ from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
-from reflectrl.learn.signal import RARE, luck_decides, random_play, signal_of
+from reflectrl.learn.signal import luck_decides, random_play, signal_of
 from reflectrl.learn.validation import evenly
 from reflectrl.tools.certify.budget import now
 from reflectrl.tools.certify.courses import Walk
@@ -28,8 +28,8 @@ from reflectrl.tools.certify.verdict import Finding
 from reflectrl.tools.certify.wins import explored, expert_play, find_wins, sample_of
 from reflectrl.tools.workbench.check import EnvCheckError, check_text_env
 
-EPISODES, BATCH = 200, 16
-"""Number of episodes of random play, and the number of them that run at the same time."""
+EPISODES, STEPS, BATCH = 200, 5000, 16
+"""Random play: number of tasks, of steps at least, and of episodes that run at the same time."""
 TASKS = 20
 """Number of tasks that players without reading, and the expert, play."""
 SPLIT_SECONDS, GRAPH_SECONDS, SEARCH_SECONDS, PLAY_SECONDS, TEXT_SECONDS, REWARD_SECONDS = 20, 40, 40, 15, 30, 30
@@ -131,7 +131,7 @@ def _measured(make_env: Callable[[], TextEnv], env: TextEnv, say: Callable[[str]
     say("splits")
     yield _guarded("splits", lambda: check_splits(env, luck, now() + SPLIT_SECONDS))
     say("random play")
-    batches = random_play(evenly(tasks, EPISODES), make_env, 0, BATCH, RARE)
+    batches = random_play(evenly(tasks, EPISODES), make_env, 0, BATCH, STEPS)
     episodes = [episode for batch in batches for episode in batch]
     signal = signal_of(episodes)
     sample = sample_of(env, tasks)

@@ -22,25 +22,55 @@ SKIPPED = frozenset(
 """Attributes of `TextEnv` that hold the past of an episode, or nothing that actions change."""
 MOST = 20_000
 """Largest number of values that are read."""
+LARGE, LOOKS = 64, 60
+"""An attribute with more values than this that was the same so many times is not read again: it is a table."""
 
 
 class TooLargeError(Exception):
     """The state holds more values than can be read."""
 
 
-def fingerprint(env: TextEnv) -> str | None:
-    """Return a digest of everything that `begin` and `apply` may have changed; None if there is too much to read.
+class Fingerprints:
+    """Digests of the states of one environment.
 
-    Random generators are left out (see `generators`).
+    Tables that never change, such as lists of tasks, are often larger than everything else. They are read a few times
+    and then taken as constant.
     """
-    digest = hashlib.blake2b(digest_size=10)
-    try:
-        for part in _parts({key: value for key, value in vars(env).items() if key not in SKIPPED}, {}, [0]):
-            digest.update(part.encode("utf-8", "surrogatepass"))
-            digest.update(b"\x1f")
-    except (TooLargeError, RecursionError):
-        return None
-    return digest.hexdigest()
+
+    def __init__(self) -> None:
+        self._same: dict[str, tuple[str, int]] = {}
+        self._tables: dict[str, str] = {}
+
+    def __call__(self, env: TextEnv) -> str | None:
+        """Return a digest of everything that `begin` and `apply` may have changed; None if there is too much to read.
+
+        Random generators are left out (see `generators`).
+        """
+        digests = []
+        try:
+            for name, value in vars(env).items():
+                if name not in SKIPPED:
+                    digests.append(f"{name}={self._tables.get(name) or self._read(name, value)}")
+        except (TooLargeError, RecursionError):
+            return None
+        return digest_of(digests)
+
+    def _read(self, name: str, value: Any) -> str:
+        """Return the digest of an attribute."""
+        parts = list(_parts(value, {}, [0]))
+        digest = digest_of(parts)
+        if len(parts) > LARGE:
+            before, looks = self._same.get(name, (digest, 0))
+            self._same[name] = digest, looks + 1 if before == digest else -(10**9)
+            if looks >= LOOKS:
+                self._tables[name] = digest
+        return digest
+
+
+def digest_of(parts: list[str]) -> str:
+    """Return a digest of texts."""
+    text = "\x1f".join(parts)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=10).hexdigest()
 
 
 def _parts(value: Any, seen: dict[int, int], count: list[int]) -> Iterator[str]:

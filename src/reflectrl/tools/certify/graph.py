@@ -1,7 +1,7 @@
 """Graph of a task: its states, and the effect of every action in them, explored by playing.
 
 An episode repeats itself from its seed and its actions, so the exploration can return to a state and try what is left
-there. States are told apart by `fingerprint`, never by their text alone.
+there. States are told apart by `Fingerprints`, never by their text alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.rollout import Start, TimeStep, advance, begin
 from reflectrl.core.types import Observation, Task
 from reflectrl.tools.certify.budget import now
-from reflectrl.tools.certify.fingerprint import fingerprint
+from reflectrl.tools.certify.fingerprint import Fingerprints
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,12 @@ class StateGraph:
     Args:
         env: environment of this process.
         seed: seed of the environment's randomness.
+        fingerprint: function that tells states apart.
     """
 
-    def __init__(self, env: TextEnv, task: Task, seed: int) -> None:
+    def __init__(self, env: TextEnv, task: Task, seed: int, fingerprint: Fingerprints | None = None) -> None:
         self.env, self.task, self.seed = env, task, seed
+        self.fingerprint = fingerprint or Fingerprints()
         self.states: list[State] = []
         self.numbers: dict[str, int] = {}
         self.waiting: deque[int] = deque()
@@ -136,7 +138,7 @@ class StateGraph:
 
     def _number(self, now: TimeStep, actions: tuple[str, ...]) -> int:
         text = shown(now.observation)
-        hidden = fingerprint(self.env) if self.is_mergeable else None
+        hidden = self.fingerprint(self.env) if self.is_mergeable else None
         if hidden is None:  # no way to tell whether two points are the same one
             self.is_mergeable = False
             hidden = "\x1f".join(actions)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,19 @@ SETTINGS: dict[str, Any] = {
 PROGRAM = "import sys; from reflectrl.tools.certify.learnable import main; main(*sys.argv[1:])"
 
 
-def check_learning(section: dict[str, Any], minutes: float) -> Finding:
+def check_learning(section: dict[str, Any], minutes: float, changes: Mapping[str, Any] | None = None) -> Finding:
     """Train by reward alone, and compare success on test tasks with chance.
 
     Args:
         section: `env` section of JSON values.
         minutes: time limit of the training.
+        changes: settings of the recipe to change, by section.
     """
+    settings = dict(SETTINGS)
+    for name, change in {"rl": {"minutes": minutes}, "env": section, **(changes or {})}.items():
+        settings[name] = settings.get(name, {}) | change
     with tempfile.TemporaryDirectory(prefix="reflectrl-certify-") as folder:
-        command = [sys.executable, "-P", "-c", PROGRAM, json.dumps(section), folder, f"{minutes:g}"]
+        command = [sys.executable, "-P", "-c", PROGRAM, json.dumps(settings), folder]
         surroundings = os.environ | {"TERM": "dumb"}
         done = subprocess.run(command, capture_output=True, text=True, env=surroundings, check=False)
         path = Path(folder) / "run" / "results.json"
@@ -56,7 +61,7 @@ def _is_whole(row: dict[str, Any]) -> bool:
     return row["split"] == "test" and row["sampling"] == "greedy"
 
 
-def main(section: str, folder: str, minutes: str) -> None:
+def main(settings: str, folder: str) -> None:
     """Train in a folder, in this process."""
     from reflectrl.core.config import read_recipe
     from reflectrl.core.plugins import look_here
@@ -66,6 +71,4 @@ def main(section: str, folder: str, minutes: str) -> None:
     look_here()
     path = Path(folder) / "recipe.toml"
     path.write_text(raw("recipe.toml.txt"), encoding="utf-8")
-    rl = SETTINGS["rl"] | {"minutes": float(minutes)}
-    recipe = read_recipe(path, SETTINGS | {"rl": rl, "env": json.loads(section)})
-    run_recipe(recipe, Path(folder) / "run", "report")
+    run_recipe(read_recipe(path, json.loads(settings)), Path(folder) / "run", "report")

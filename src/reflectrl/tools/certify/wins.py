@@ -13,6 +13,7 @@ from reflectrl.core.types import Episode, Task, named_seed
 from reflectrl.learn.own_wins import Search, episode_of
 from reflectrl.learn.validation import evenly
 from reflectrl.tools.certify.budget import now
+from reflectrl.tools.certify.fingerprint import Fingerprints
 from reflectrl.tools.certify.graph import StateGraph
 from reflectrl.tools.certify.splits import first_text
 
@@ -52,12 +53,12 @@ def sample_of(env: TextEnv, tasks: Sequence[Task], most: int = MOST_TASKS) -> li
 
 def explored(make_env: Callable[[], TextEnv], tasks: Sequence[Task], deadline: float) -> list[StateGraph]:
     """Explore the graphs of tasks, for about the same time each."""
-    graphs = []
+    graphs, fingerprint = [], Fingerprints()
     for number, task in enumerate(tasks):
         left = deadline - now()
         if left <= 0:
             break
-        graph = StateGraph(make_env(), task, named_seed("certify", task.id))
+        graph = StateGraph(make_env(), task, named_seed("certify", task.id), fingerprint)
         graph.explore(MOST_STATES, MOST_STEPS, now() + left / (len(tasks) - number))
         graphs.append(graph)
     return graphs
