@@ -31,9 +31,13 @@ PACKAGED = (
     "taxi", "frozenlake", "babyai", "planning", "planning-walk", "portals",
     "reflectrl.examples.add_up:AddUp", "reflectrl.examples.blackjack:BlackjackEnv",
     "reflectrl.examples.frozen_maps:FrozenMaps", "reflectrl.examples.guess_number:GuessEnv",
-    "reflectrl.examples.key_door:KeyDoorEnv", "reflectrl.examples.lights:LightsEnv",
+    "reflectrl.examples.key_door:KeyDoorEnv", "reflectrl.examples.say_back:SayBack",
 )  # fmt: skip
 """Environments of the package without data of their own."""
+
+
+FORGETFUL = {"reflectrl.examples.lights:LightsEnv": "text"}
+"""Example that hides by intention what was shown before, for a reflector that keeps notes."""
 
 
 def expected() -> dict[str, str]:
@@ -41,7 +45,7 @@ def expected() -> dict[str, str]:
     planted = {f"{kind.__module__}:{kind.__name__}": fault for kind, fault in FAULTS.items()}
     strangers = {f"benchmarks.strangers.{name}:{stranger.class_name}": "" for name, stranger in STRANGERS.items()}
     own = {f"{kind.__module__}:{kind.__name__}": "" for kind in SOUND}
-    return planted | dict.fromkeys(PACKAGED, "") | strangers | own
+    return planted | FORGETFUL | dict.fromkeys(PACKAGED, "") | strangers | own
 
 
 def certify(name: str, minutes: float) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.players.base import Player
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling, Task, named_seed
-from reflectrl.models.players import Policy
+
+if TYPE_CHECKING:  # imports torch
+    from reflectrl.models.players import Policy
 
 
 def evaluate_policy(

@@ -17,7 +17,7 @@ from reflectrl.core.envs.base import TextEnv
 from reflectrl.examples.guess_number import GuessEnv
 from reflectrl.examples.key_door import KeyDoorEnv
 from reflectrl.learn.signal import signal_of
-from reflectrl.tools.certify.certify import draws_in_steps
+from reflectrl.tools.certify.certify import luck_in_steps
 from reflectrl.tools.certify.courses import Walk
 from reflectrl.tools.certify.degenerate import constant_players, played
 from reflectrl.tools.certify.fingerprint import Fingerprints
@@ -152,8 +152,10 @@ def test_other_processes_and_orders_of_play_show_it(fault: type[TextEnv], check:
 
 
 def test_luck_is_told_from_what_a_task_fixes() -> None:
-    assert draws_in_steps(make({"name": "reflectrl.examples.blackjack:BlackjackEnv"}))
-    assert not draws_in_steps(planted.Corridor())
+    assert luck_in_steps(make({"name": "reflectrl.examples.blackjack:BlackjackEnv"}))
+    dry = {"name": "reflectrl.core.envs.adapter:GymTextEnv", "id": "FrozenLake-v1", "actions": ["l", "d", "r", "u"]}
+    assert not luck_in_steps(make({**dry, "settings": {"is_slippery": False}}))  # it draws, and nothing comes of it
+    assert luck_in_steps(make(dry)) and not luck_in_steps(planted.Corridor())
 
 
 class TestCommand:

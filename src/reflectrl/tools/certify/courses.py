@@ -7,8 +7,10 @@ comparison starts processes that import it.
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +22,7 @@ import numpy as np
 from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.types import Task
+from reflectrl.tools.certify.budget import now
 
 LONGEST = 80
 """Largest number of steps of a walk."""
@@ -45,8 +48,14 @@ class Walk:
     actions: tuple[str, ...] = ()
 
 
-def course(env: TextEnv, task: Task, walk: Walk) -> Iterator[str]:
-    """Take a walk, and yield a digest of everything that a player sees, step by step."""
+def course(
+    env: TextEnv, task: Task, walk: Walk, before_step: Callable[[TextEnv], None] = lambda env: None
+) -> Iterator[str]:
+    """Take a walk, and yield a digest of everything that a player sees, step by step.
+
+    Args:
+        before_step: callback before each step.
+    """
     rng = np.random.default_rng(walk.seed)
     text, info = env.reset(seed=walk.seed, options={"task": task})
     yield digest(text, info["actions"])
@@ -60,6 +69,7 @@ def course(env: TextEnv, task: Task, walk: Walk) -> Iterator[str]:
                 yield digest("not legal", walk.actions[number])
                 return
             action = legal.index(walk.actions[number])
+        before_step(env)
         text, reward, terminated, truncated, info = env.step(action)
         yield digest(text, info["actions"], round(reward, 9), terminated, truncated, info["success"], info["events"])
 
@@ -72,10 +82,13 @@ def digest(*seen: Any) -> str:
 # ---- orders in which walks are taken ---------------------------------------------------------------------------------
 
 
-def each_fresh(make_env: Callable[[], TextEnv], walks: Sequence[Walk]) -> list[list[str]]:
-    """Take every walk in a fresh environment."""
-    courses = []
+def each_fresh(make_env: Callable[[], TextEnv], walks: Sequence[Walk], seconds: float = math.inf) -> list[list[str]]:
+    """Take every walk in a fresh environment, until the time is over. At least one walk is taken."""
+    courses: list[list[str]] = []
+    until = now() + seconds
     for walk in walks:
+        if courses and now() > until:
+            break
         env = make_env()
         courses.append(list(course(env, env.tasks(walk.split)[walk.number], walk)))
         env.close()
@@ -123,7 +136,7 @@ ORDERS = {"each fresh": each_fresh, "backwards": backwards, "beside each other":
 
 def set_clock_ahead() -> None:
     """Put the clock of this process ahead, for code that reads it from `time` or `datetime`."""
-    now, now_ns = time.time, time.time_ns
+    clock, clock_ns = time.time, time.time_ns
 
     class Ahead(datetime.datetime):
         @classmethod
@@ -138,8 +151,8 @@ def set_clock_ahead() -> None:
         def today(cls) -> datetime.datetime:
             return cls.now()
 
-    time.time = lambda: now() + LATER
-    time.time_ns = lambda: now_ns() + LATER * 10**9
+    time.time = lambda: clock() + LATER
+    time.time_ns = lambda: clock_ns() + LATER * 10**9
     datetime.datetime = Ahead  # type: ignore[misc]
 
 
@@ -149,12 +162,24 @@ def main() -> None:
     if asked["clock_ahead"]:
         set_clock_ahead()
     walks = [Walk(**(walk | {"actions": tuple(walk["actions"])})) for walk in asked["walks"]]
-    courses = ORDERS[asked["order"]](lambda: make(asked["section"]), walks)
+    make_env = functools.partial(make, asked["section"])
+    if asked["seconds"]:
+        courses = each_fresh(make_env, walks, asked["seconds"])
+    else:
+        courses = ORDERS[asked["order"]](make_env, walks)
     print("\n" + json.dumps(courses))
 
 
-def question(section: dict[str, Any], walks: Sequence[Walk], order: str, clock_ahead: bool) -> str:
-    """Return the standard input for `main`."""
-    return json.dumps(
-        {"section": section, "walks": [asdict(walk) for walk in walks], "order": order, "clock_ahead": clock_ahead}
-    )
+def question(
+    section: dict[str, Any], walks: Sequence[Walk], order: str, clock_ahead: bool = False, seconds: float = 0.0
+) -> str:
+    """Return the standard input for `main`.
+
+    Args:
+        section: `env` section of JSON values.
+        order: order of play, a key of `ORDERS`.
+        clock_ahead: put the clock ahead.
+        seconds: time after which no further walk begins, each in a fresh environment; 0 takes all of them.
+    """
+    asked = {"section": section, "walks": [asdict(walk) for walk in walks], "order": order}
+    return json.dumps(asked | {"clock_ahead": clock_ahead, "seconds": seconds})

@@ -20,6 +20,8 @@ SKIPPED = frozenset(
     "_actions elapsed done success _task _rng_at_start observation_space action_space _np_random_seed horizon".split()
 )
 """Attributes of `TextEnv` that hold the past of an episode, or nothing that actions change."""
+UNREAD = frozenset("spec np_random _np_random _np_random_seed step_count _elapsed_steps".split())
+"""Attributes of wrapped environments that are left out. A count of steps would tell all points of an episode apart."""
 MOST = 20_000
 """Largest number of values that are read."""
 LARGE, LOOKS = 64, 60
@@ -44,7 +46,7 @@ class Fingerprints:
     def __call__(self, env: TextEnv) -> str | None:
         """Return a digest of everything that `begin` and `apply` may have changed; None if there is too much to read.
 
-        Random generators are left out (see `generators`).
+        Random generators are left out (see `disturb`).
         """
         digests = []
         try:
@@ -113,7 +115,7 @@ def _parts(value: Any, seen: dict[int, int], count: list[int]) -> Iterator[str]:
             yield from _parts(item, seen, count)
     else:
         for name, item in sorted(attributes(value)):
-            if name not in ("spec", "np_random", "_np_random", "_np_random_seed"):
+            if name not in UNREAD:
                 yield name
                 yield from _parts(item, seen, count)
 
@@ -129,23 +131,15 @@ def attributes(value: Any) -> list[tuple[str, Any]]:
     return list(own.items())
 
 
-def generators(env: TextEnv) -> str:
-    """Return the states of the random generators that an environment may draw from, as one text.
+def disturb(env: TextEnv) -> None:
+    """Draw from each random generator that an environment may use, so that its next draws are others.
 
     They are its own, those among its attributes, that of a wrapped gymnasium environment, and the global ones.
     """
-    states = [repr(random.getstate()[1][-1]), _legacy_state()]
+    random.random()  # noqa: S311 -- not for secrets
+    np.random.random()  # noqa: NPY002 -- the global generator is meant
     holders = [env, getattr(getattr(env, "_wrapped", None), "unwrapped", None), getattr(env, "game", None)]
     for holder in holders:
-        for name, value in attributes(holder) if holder is not None else ():
-            if isinstance(value, np.random.Generator):
-                states.append(name + repr(value.bit_generator.state))
-            elif isinstance(value, random.Random):
-                states.append(name + repr(hash(value.getstate())))
-    return "\x1f".join(states)
-
-
-def _legacy_state() -> str:
-    """Return the position of numpy's global generator."""
-    state = np.random.get_state(legacy=False)
-    return repr(state["state"]["pos"]) if isinstance(state, dict) else ""
+        for _, value in attributes(holder) if holder is not None else ():
+            if isinstance(value, np.random.Generator | np.random.RandomState | random.Random):
+                value.random()

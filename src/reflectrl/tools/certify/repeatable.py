@@ -17,6 +17,8 @@ from reflectrl.core.types import UserError
 from reflectrl.tools.certify.courses import Walk, question
 from reflectrl.tools.certify.verdict import Finding
 
+SECONDS = 3.0
+"""Time after which the first process begins no further walk. All others take as many."""
 PROGRAM = "from reflectrl.tools.certify.courses import main; main()"
 Courses = list[list[str]]
 
@@ -49,12 +51,13 @@ def check_repeatable(section: dict[str, Any], walks: Sequence[Walk]) -> list[Fin
     Raises:
         UserError: an environment cannot be played in a process of its own.
     """
-    first = taken(section, walks, TRIALS[0])
+    first = taken(section, question(section, walks, "each fresh", seconds=SECONDS), "0")
+    walks = walks[: len(first)]
     problems: dict[str, str] = {}
     for trial in TRIALS:
         if trial.check in problems or (trial.check == "isolated" and "deterministic" in problems):
             continue
-        again = taken(section, walks, trial)
+        again = taken(section, question(section, walks, trial.order, trial.clock_ahead), trial.hash_seed)
         if (difference := first_difference(first, again, walks)) is not None:
             problems[trial.check] = f"{trial.fault}; {difference}"
     findings = []
@@ -75,19 +78,22 @@ def _trials(check: str) -> str:
     return "the same backwards in one environment, and in four beside each other"
 
 
-def taken(section: dict[str, Any], walks: Sequence[Walk], trial: Trial) -> Courses:
-    """Take the walks in a process of its own, and return their courses.
+def taken(section: dict[str, Any], asked: str, hash_seed: str) -> Courses:
+    """Take walks in a process of its own, and return their courses.
+
+    Args:
+        asked: standard input of the process (see `courses.question`).
+        hash_seed: seed of `hash()` there.
 
     Raises:
         UserError: the process failed. Its last line is in the message.
     """
-    surroundings = os.environ | {"PYTHONHASHSEED": trial.hash_seed, "OMP_NUM_THREADS": "1"}
+    surroundings = os.environ | {"PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-P", "-c", PROGRAM]
-    asked = question(section, walks, trial.order, trial.clock_ahead)
     done = subprocess.run(command, input=asked, capture_output=True, text=True, env=surroundings, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UserError(f"environment {section['name']!r}, played in a process of its own ({trial.order}): {last:.300}")
+        raise UserError(f"environment {section['name']!r}, played in a process of its own: {last:.300}")
     courses: Courses = parse_json(done.stdout.splitlines()[-1])
     return courses
 

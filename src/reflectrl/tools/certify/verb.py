@@ -14,7 +14,7 @@ import tyro
 
 from reflectrl.cli.projects import EnvName
 from reflectrl.core.config import Word
-from reflectrl.core.config.folders import require_writable
+from reflectrl.core.config.folders import replacing, require_writable
 from reflectrl.core.config.values import read_word
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
@@ -60,13 +60,9 @@ class Certify:
         arguments = {key: value for key, value in section.items() if key != "name"}
         certificate = Certificate(self.env, arguments, findings)
         if self.out is not None:
-            from reflectrl.learn.checkpoint import write_text
-
-            write_text(self.out, json.dumps(certificate.report(), indent=1) + "\n")
+            _write(self.out, json.dumps(certificate.report(), indent=1) + "\n")
         if self.badge is not None:
-            from reflectrl.learn.checkpoint import write_text
-
-            write_text(self.badge, badge(certificate))
+            _write(self.badge, badge(certificate))
         show(certificate)
         if not certificate.is_sound:
             raise SystemExit(1)
@@ -100,6 +96,12 @@ def _require_made(section: dict[str, Any], name: str) -> None:
         raise UserError(f"environment {name!r} raised {one_line(error)}") from error
     finally:
         env.close()
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file at once or not at all."""
+    with replacing(path) as file:
+        file.write(text)
 
 
 def _say(part: str) -> None:
