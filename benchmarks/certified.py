@@ -4,8 +4,8 @@
     python -m benchmarks.certified --only planted
     python -m benchmarks.certified --names benchmarks.planted:NoKey taxi --minutes 2
 
-An environment with a planted fault is judged rightly if the certificate names this fault; a sound one, if it names none.
-A line of JSON per environment goes to `--out`; lines that are there already are not made again. The exit code is 1 if
+The verdict on an environment with a planted fault is right if it names this fault; on a sound one, if it names none. A
+line of JSON per environment goes to `--out`; lines that are there already are not made again. The exit code is 1 if
 more than two verdicts are wrong.
 """
 
@@ -94,7 +94,9 @@ def main() -> int:
         wanted = {name: fault for name, fault in wanted.items() if bool(fault) == (asked.only == "planted")}
     names = asked.names or list(wanted)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.loads(text) for text in asked.out.read_text(encoding="utf-8").splitlines()] if asked.out.is_file() else []
+    lines = (
+        [json.loads(text) for text in asked.out.read_text(encoding="utf-8").splitlines()] if asked.out.is_file() else []
+    )
     made = {line["env"]: line for line in lines}
     for name in names:
         if name not in made:

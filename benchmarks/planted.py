@@ -11,8 +11,6 @@ import time
 from itertools import product
 from typing import Any, ClassVar
 
-import numpy as np
-
 from reflectrl.core.envs.base import SPLITS, Outcome, TextEnv, divide, require_known
 from reflectrl.core.types import Task
 
@@ -344,7 +342,7 @@ class FirstIsRight(Lamps):
 
 
 class AnyEndWins(Lamps):
-    """Whatever ends the game counts as a success."""
+    """Every end of the game counts as a success."""
 
     def apply(self, action: str) -> Outcome:
         outcome = super().apply(action)

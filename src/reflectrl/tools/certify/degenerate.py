@@ -77,9 +77,7 @@ def constant_players(episodes: Sequence[Episode]) -> dict[str, Choose]:
     return players | {f"{a!r:.40} and {b!r:.40} in turn": in_turn(a, b) for a, b in pairs}
 
 
-def played(
-    env: TextEnv, tasks: Sequence[Task], players: dict[str, Choose], deadline: float
-) -> dict[str, list[Play]]:
+def played(env: TextEnv, tasks: Sequence[Task], players: dict[str, Choose], deadline: float) -> dict[str, list[Play]]:
     """Play all tasks with each player, as far as time allows. Players with no finished task are left out."""
     results: dict[str, list[Play]] = {}
     for name, choose in players.items():
@@ -94,7 +92,7 @@ def played(
 
 
 def best_loop(env: TextEnv, episode: Episode, deadline: float) -> tuple[Play, str] | None:
-    """Repeat the stretches of an episode that ended in a reward, and return the one that earns most without a win.
+    """Repeat the stretches of an episode that ended in a reward, and return the best one without a win.
 
     Returns:
         The play and the loop in words; None if nothing was paid on the way.

@@ -17,10 +17,10 @@ import numpy as np
 from reflectrl.core.envs.base import TextEnv
 
 SKIPPED = frozenset(
-    "_actions elapsed done success _task _rng_at_start observation_space action_space _np_random_seed horizon".split()
+    ("_actions", "elapsed", "done", "success", "_task", "_rng_at_start", "observation_space", "action_space", "horizon")
 )
 """Attributes of `TextEnv` that hold the past of an episode, or nothing that actions change."""
-UNREAD = frozenset("spec np_random _np_random _np_random_seed step_count _elapsed_steps".split())
+UNREAD = frozenset(("spec", "np_random", "_np_random", "_np_random_seed", "step_count", "_elapsed_steps"))
 """Attributes of wrapped environments that are left out. A count of steps would tell all points of an episode apart."""
 MOST = 20_000
 """Largest number of values that are read."""
@@ -33,7 +33,7 @@ class TooLargeError(Exception):
 
 
 class Fingerprints:
-    """Digests of the states of one environment.
+    """Digests of the states of an environment.
 
     Tables that never change, such as lists of tasks, are often larger than everything else. They are read a few times
     and then taken as constant.

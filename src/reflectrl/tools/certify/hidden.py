@@ -49,7 +49,9 @@ def check_text(graphs: Sequence[StateGraph], luck: bool, deadline: float) -> Fin
     figures = {"tasks": len(winnable), "states": sum(len(graph.states) for graph in winnable), "texts": examined}
     if len(suffering) > LEAST_SHARE * len(winnable):
         state = example.split("\x1f")[0].strip().splitlines()
-        reason = "in one task, two states that need different actions" if forgotten else "tasks that need different actions"
+        reason = (
+            "in one task, two states that need different actions" if forgotten else "tasks that need different actions"
+        )
         words = f"{reason} show the same text ({len(suffering)} of {len(winnable)} tasks), such as {state[-1]!r:.80}"
         return Finding("text", "fault", words, figures | {"tasks_harmed": len(suffering)})
     explored = sum(graph.is_complete for graph in winnable)

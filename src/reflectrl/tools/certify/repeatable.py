@@ -36,9 +36,15 @@ class Trial(NamedTuple):
 TRIALS = (
     Trial("deterministic", "each fresh", "0", False, "the same walk in another process gives another episode"),
     Trial("deterministic", "each fresh", "0", True, "an episode depends on the clock"),
-    Trial("deterministic", "each fresh", "1", False, "an episode depends on the process (is a set or hash() involved?)"),
-    Trial("isolated", "backwards", "0", False, "an episode depends on what was played before: a reset does not forget it"),
-    Trial("isolated", "beside each other", "0", False, "environments that are played at the same time disturb each other"),
+    Trial(
+        "deterministic", "each fresh", "1", False, "an episode depends on the process (is a set or hash() involved?)"
+    ),
+    Trial(
+        "isolated", "backwards", "0", False, "an episode depends on what was played before: a reset does not forget it"
+    ),
+    Trial(
+        "isolated", "beside each other", "0", False, "environments that are played at the same time disturb each other"
+    ),
 )
 
 
@@ -68,7 +74,9 @@ def check_repeatable(section: dict[str, Any], walks: Sequence[Walk]) -> list[Fin
             findings.append(Finding(check, "unknown", "not tested, since the same walk is not the same episode twice"))
         else:
             steps = sum(map(len, first))
-            findings.append(Finding(check, "ok", f"{len(walks)} walks, {steps} steps, {_trials(check)}", {"steps": steps}))
+            findings.append(
+                Finding(check, "ok", f"{len(walks)} walks, {steps} steps, {_trials(check)}", {"steps": steps})
+            )
     return findings
 
 

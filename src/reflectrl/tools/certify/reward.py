@@ -16,7 +16,7 @@ from reflectrl.tools.certify.verdict import Finding
 from reflectrl.tools.certify.wins import Win
 
 LOOP_SHARE, PLAYER_SHARE = 0.5, 0.9
-"""Shares of a win's return that count as a fault: for a loop that pays for ever, and for a player that reads nothing."""
+"""Shares of a win's return that make a fault: for a loop that pays for ever, and for a player that reads nothing."""
 LASTS = 0.9
 """Share of the horizon from which on a shortest win counts as lasting: there, being paid for every step is the task."""
 MOST_EPISODES = 40
@@ -34,7 +34,7 @@ def check_reward(
     signal: Signal,
     deadline: float,
 ) -> Finding:
-    """Compare the return of wins with that of play that does not win.
+    """Compare the return of wins with the return of play that does not win.
 
     Args:
         env: environment of this process.
@@ -48,7 +48,9 @@ def check_reward(
     figures = {"loss_by_chance": round(fmean(lost), 4)} if lost else {}
     if not wins:
         if signal.unmarked:
-            words = f"{signal.unmarked} episodes of random play ended with a reward above 0, but none counts as a success"
+            words = (
+                f"{signal.unmarked} episodes of random play ended with a reward above 0, but none counts as a success"
+            )
             return Finding("reward", "fault", words, figures)
         if signal.problem:
             return Finding("reward", "fault", f"reward says nothing: {signal.problem}", figures)

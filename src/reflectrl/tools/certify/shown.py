@@ -54,5 +54,6 @@ def badge(certificate: Certificate) -> str:
         f'<rect x="{first}" width="{second}" height="{HEIGHT}" rx="3" fill="{colour}"/>'
         f'<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">'
         f'<text x="{MARGIN}" y="{middle:g}" textLength="{first - 2 * MARGIN}">{escape(left)}</text>'
-        f'<text x="{first + MARGIN}" y="{middle:g}" textLength="{second - 2 * MARGIN}">{escape(right)}</text></g></svg>\n'
+        f'<text x="{first + MARGIN}" y="{middle:g}" textLength="{second - 2 * MARGIN}">{escape(right)}</text>'
+        "</g></svg>\n"
     )

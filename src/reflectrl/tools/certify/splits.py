@@ -66,10 +66,10 @@ def check_splits(env: TextEnv, luck: bool, deadline: float) -> Finding:
         overlap(env, split, training, luck, now() + (deadline - now()) / share)
         for split, share in (("test", 2), ("validation", 1))
     ]
-    figures = {f"{one.split}_{key}": getattr(one, key) for one in overlaps for key in ("tasks", "repeated")}
-    largest = max(overlaps, key=lambda one: one.share)
+    figures = {f"{part.split}_{key}": getattr(part, key) for part in overlaps for key in ("tasks", "repeated")}
+    largest = max(overlaps, key=lambda part: part.share)
     if not largest.repeated:
-        words = f"none of {sum(one.tasks for one in overlaps)} other tasks plays as a training task does"
+        words = f"none of {sum(part.tasks for part in overlaps)} other tasks plays as a training task does"
         return Finding("splits", "ok", words, figures)
     words = f"{largest.repeated} of {largest.tasks} {largest.split} tasks play as a training task does"
     if len(training) == 1 and largest.share == 1 and is_one_world(env, next(iter(training.values()))):

@@ -23,7 +23,7 @@ CHECKS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check.
+    """Result of a check.
 
     Attributes:
         check: name of the check, a key of `CHECKS`.
@@ -69,4 +69,10 @@ class Certificate:
             for one in self.findings
         ]
         verdict = "sound" if self.is_sound else "faulty"
-        return {"env": self.env, "settings": dict(self.settings), "verdict": verdict, "faults": self.faults, "checks": checks}
+        return {
+            "env": self.env,
+            "settings": dict(self.settings),
+            "verdict": verdict,
+            "faults": self.faults,
+            "checks": checks,
+        }

@@ -22,7 +22,7 @@ MOST_TASKS = 12
 MOST_STATES, MOST_STEPS = 3000, 60_000
 """Largest number of states of a task, and of steps that exploring it may take."""
 SEARCH_STEPS = 100_000
-"""Largest number of steps of the search for a win of one task."""
+"""Largest number of steps of the search for a win of a task."""
 
 
 @dataclass(frozen=True)

@@ -153,22 +153,27 @@ def show(out: Console, comparison: Comparison) -> None:
         out.print(line, soft_wrap=True, highlight=False)
 
 
-def show_differences(out: Console, found: Sequence[Difference]) -> None:
+def show_differences(out: Console, paired: Sequence[Difference]) -> None:
     """Print the paired differences, with a verdict on each."""
-    if not found:
+    if not paired:
         return
     title = "paired differences of success on the same tasks, in points, with 95 % intervals"
     shown = Shown("arm", "beside", "tasks", "difference", "tasks × seeds", "verdict", title=title, title_justify="left")
-    for one in found:
+    for one in paired:
         shown.add_row(
-            one.first, one.second, f"{one.split}, {one.sampling}", points(one), f"{one.tasks} × {one.seeds}", one.verdict
+            one.first,
+            one.second,
+            f"{one.split}, {one.sampling}",
+            points(one),
+            f"{one.tasks} × {one.seeds}",
+            one.verdict,
         )
     out.print(shown)
 
 
-def points(one: Difference) -> str:
+def points(gap: Difference) -> str:
     """Return a difference with its interval, in points."""
-    return f"{100 * one.mean:+.1f} [{100 * one.low:.0f}, {100 * one.high:.0f}]"
+    return f"{100 * gap.mean:+.1f} [{100 * gap.low:.0f}, {100 * gap.high:.0f}]"
 
 
 def _cell(cell: Cell | None) -> str:

@@ -1,7 +1,7 @@
 """Paired differences of success between arms of runs, on the tasks that both have played.
 
-A difference on the same tasks says more than two separate intervals, since luck with the tasks cancels out. The interval
-is the wider one of two: over tasks, and over seeds where there are several.
+A difference on the same tasks says more than two separate intervals, since luck with the tasks cancels out. Of
+two intervals, over tasks and over seeds, the wider one is taken.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def differences(runs: Sequence[Run], folders: Sequence[Path], called: Sequence[s
     for split, sampling in _kinds(runs):
         arms = [_learned(run, split, sampling) for run in runs]
         everyone = [
-            [Contestant(name, folder, arm) for arm in own] for name, folder, own in zip(called, folders, arms, strict=True)
+            [Contestant(name, folder, arm) for arm in own]
+            for name, folder, own in zip(called, folders, arms, strict=True)
         ]
         for first, second in _pairs(runs, everyone, split, sampling):
             stage = _last_stage(runs, split, sampling)
@@ -170,14 +171,16 @@ def _pairs(
         for one in own:
             first_with.setdefault(one.arm, one)
             references = [
-                Contestant(one.run, one.folder, score.arm) for score in _scores(run, split, sampling) if score.arm == "random"
+                Contestant(one.run, one.folder, score.arm)
+                for score in _scores(run, split, sampling)
+                if score.arm == "random"
             ]
             yield from ((one, reference) for reference in references)
 
 
 def _best(run: Run, own: Sequence[Contestant], split: str, sampling: str) -> Contestant:
     success = {score.arm: score.success for score in _scores(run, split, sampling)}
-    return max(own, key=lambda one: success[one.arm])
+    return max(own, key=lambda contestant: success[contestant.arm])
 
 
 def _kinds(runs: Sequence[Run]) -> list[tuple[str, str]]:

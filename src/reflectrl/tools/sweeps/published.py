@@ -58,7 +58,7 @@ def published_rows(name: str) -> list[PublishedRow]:
 
 
 def against(run: Run, called: str, rows: Sequence[PublishedRow]) -> list[str]:
-    """Compare the learned arms of a run with published rows of the same split and sampling. Return a line for each pair.
+    """Compare the learned arms of a run with published rows of the same split and sampling, a line for each pair.
 
     The tasks of a published row are not at hand, so the difference is not paired: its interval is that of Newcombe 1998
     (method 10), from the two intervals.
