@@ -12,7 +12,7 @@ from typing import Any
 from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.plugins import one_line
-from reflectrl.core.types import Episode, Task, UserError
+from reflectrl.core.types import Episode, Task
 from reflectrl.learn.signal import Signal, luck_decides, random_play, signal_of
 from reflectrl.learn.validation import evenly
 from reflectrl.tools.certify.budget import now
@@ -64,15 +64,17 @@ def findings_of(section: dict[str, Any], minutes: float, say: Callable[[str], No
     with closing(make_env()) as env:
         say("promises")
         promise = _guarded("promises", lambda: _promises(make_env))
+        if promise.figures.get("cannot_be_played"):
+            yield promise
+            return
         sample, problem = None, ""
-        if not promise.figures.get("cannot_be_played"):
-            try:
-                sample = sampled(make_env, env, say)
-            except UserError as error:
-                problem = one_line(error)
+        try:
+            sample = sampled(make_env, env, say)
+        except Exception as error:  # of the environment's own code
+            problem = one_line(error)
         say("other processes")
         walks = random_walks(env)
-        repeatable = _repeatable(section, [*winning_walks(env, sample.wins), *walks] if sample else walks)
+        repeatable = check_repeatable(section, [*winning_walks(env, sample.wins), *walks] if sample else walks)
         yield _attributed(promise, repeatable)
         yield from repeatable
         unstable = any(finding.state == "fault" for finding in repeatable)
@@ -190,15 +192,6 @@ def winning_walks(env: TextEnv, wins: list[Win]) -> list[Walk]:
     numbers = {task.id: number for number, task in enumerate(env.tasks("train"))}
     walks = [Walk("train", numbers[win.task.id], seed, win.actions) for seed, win in enumerate(wins)]
     return [*walks, *walks[:4]]
-
-
-def _repeatable(section: dict[str, Any], walks: list[Walk]) -> list[Finding]:
-    """Compare walks between processes, and between orders of play."""
-    try:
-        return check_repeatable(section, walks)
-    except UserError as error:
-        single = "max_concurrent_envs" in str(error)
-        return [Finding("isolated", "unknown" if single else "fault", one_line(error))]
 
 
 def _judged(env: TextEnv, sample: Sample) -> Iterator[Finding]:

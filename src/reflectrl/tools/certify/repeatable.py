@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from reflectrl.core.json_lines import parse_json
+from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
 from reflectrl.tools.certify.courses import Walk, question
-from reflectrl.tools.certify.verdict import Finding
+from reflectrl.tools.certify.verdict import Finding, State
 
 SECONDS = 3.0
 """Time after which the first process begins no further walk. All others take as many."""
@@ -33,19 +34,21 @@ class Trial(NamedTuple):
     fault: str
 
 
+BY_HASH = "an episode depends on the process (is a set or hash() involved?)"
+BY_CLOCK = "an episode depends on the clock"
 TRIALS = (
     Trial("deterministic", "each fresh", "0", False, "the same walk in another process gives another episode"),
-    Trial("deterministic", "each fresh", "0", True, "an episode depends on the clock"),
+    Trial("deterministic", "each fresh", "1", True, BY_CLOCK),
+    Trial("deterministic", "each fresh", "2", False, BY_HASH),
     Trial(
-        "deterministic", "each fresh", "1", False, "an episode depends on the process (is a set or hash() involved?)"
-    ),
-    Trial(
-        "isolated", "backwards", "0", False, "an episode depends on what was played before: a reset does not forget it"
+        "isolated", "backwards", "0", False, "an episode depends on what was played before: reset does not forget it"
     ),
     Trial(
         "isolated", "beside each other", "0", False, "environments that are played at the same time disturb each other"
     ),
 )
+SINGLE = "max_concurrent_envs"
+"""Word in the error of an OpenEnv server that hosts a single environment at a time."""
 
 
 def check_repeatable(section: dict[str, Any], walks: Sequence[Walk]) -> list[Finding]:
@@ -53,31 +56,51 @@ def check_repeatable(section: dict[str, Any], walks: Sequence[Walk]) -> list[Fin
 
     Args:
         section: `env` section of JSON values.
+    """
+    try:
+        first = taken(section, question(section, walks, "each fresh", seconds=SECONDS), "0")
+    except UserError as error:
+        return [Finding("promises", "fault", one_line(error))]
+    walks = walks[: len(first)]
+    findings: dict[str, Finding] = {}
+    for trial in TRIALS:
+        faulty = [finding.check for finding in findings.values() if finding.state == "fault"]
+        if trial.check in findings or (trial.check == "isolated" and faulty):
+            continue
+        try:
+            difference = _difference(section, walks, first, trial)
+            state: State = "fault"
+        except UserError as error:
+            difference = one_line(error)
+            state = "unknown" if SINGLE in difference else "fault"
+        if difference is not None:
+            findings[trial.check] = Finding(trial.check, state, difference)
+    steps = sum(map(len, first))
+    for check in ("deterministic", "isolated"):
+        if check == "isolated" and "deterministic" in findings:
+            words = "not tested, since the same walk is not the same episode twice"
+            findings[check] = Finding(check, "unknown", words)
+        elif check not in findings:
+            words = f"{len(walks)} walks, {steps} steps, {_trials(check)}"
+            findings[check] = Finding(check, "ok", words, {"walks": len(walks), "steps": steps})
+    return [findings["deterministic"], findings["isolated"]]
+
+
+def _difference(section: dict[str, Any], walks: Sequence[Walk], first: Courses, trial: Trial) -> str | None:
+    """Take the walks as a trial says, and describe the first difference; None if there is none.
 
     Raises:
-        UserError: an environment cannot be played in a process of its own.
+        UserError: the process failed.
     """
-    first = taken(section, question(section, walks, "each fresh", seconds=SECONDS), "0")
-    walks = walks[: len(first)]
-    problems: dict[str, str] = {}
-    for trial in TRIALS:
-        if trial.check in problems or (trial.check == "isolated" and "deterministic" in problems):
-            continue
-        again = taken(section, question(section, walks, trial.order, trial.clock_ahead), trial.hash_seed)
-        if (difference := first_difference(first, again, walks)) is not None:
-            problems[trial.check] = f"{trial.fault}; {difference}"
-    findings = []
-    for check in ("deterministic", "isolated"):
-        if check in problems:
-            findings.append(Finding(check, "fault", problems[check]))
-        elif check == "isolated" and problems:
-            findings.append(Finding(check, "unknown", "not tested, since the same walk is not the same episode twice"))
-        else:
-            steps = sum(map(len, first))
-            findings.append(
-                Finding(check, "ok", f"{len(walks)} walks, {steps} steps, {_trials(check)}", {"steps": steps})
-            )
-    return findings
+    again = taken(section, question(section, walks, trial.order, trial.clock_ahead), trial.hash_seed)
+    difference = first_difference(first, again, walks)
+    if difference is None:
+        return None
+    fault = trial.fault
+    if trial.clock_ahead:  # this process has another hash seed too: only without the clock can the two be told apart
+        same_clock = taken(section, question(section, walks, trial.order), trial.hash_seed)
+        fault = BY_CLOCK if same_clock == first else BY_HASH
+    return f"{fault}; {difference}"
 
 
 def _trials(check: str) -> str:
