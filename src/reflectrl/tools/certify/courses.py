@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -140,15 +140,15 @@ def set_clock_ahead() -> None:
 
     class Ahead(datetime.datetime):
         @classmethod
-        def now(cls, tz: Any = None) -> datetime.datetime:
+        def now(cls, tz: Any = None) -> Self:
             return super().now(tz) + datetime.timedelta(seconds=LATER)
 
         @classmethod
-        def utcnow(cls) -> datetime.datetime:
+        def utcnow(cls) -> Self:
             return super().now(datetime.UTC).replace(tzinfo=None) + datetime.timedelta(seconds=LATER)
 
         @classmethod
-        def today(cls) -> datetime.datetime:
+        def today(cls) -> Self:
             return cls.now()
 
     time.time = lambda: clock() + LATER

@@ -149,8 +149,8 @@ def show(out: Console, comparison: Comparison) -> None:
             shown.add_row(line.arm, *map(_cell, line.cells), *shares)
         out.print(shown)
     show_differences(out, comparison.differences)
-    for line in comparison.published:
-        out.print(line, soft_wrap=True, highlight=False)
+    for words in comparison.published:
+        out.print(words, soft_wrap=True, highlight=False)
 
 
 def show_differences(out: Console, paired: Sequence[Difference]) -> None:

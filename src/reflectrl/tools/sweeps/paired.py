@@ -24,6 +24,8 @@ CONFIDENCE = 0.95
 
 Wins = Mapping[int, Mapping[tuple[str, int], bool]]
 """Success by seed, and by task and attempt."""
+Rates = Mapping[tuple[str, int], float]
+"""Success rate by task and attempt."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ def difference(first: Wins, second: Wins) -> tuple[float, float, float, int, int
     played by both.
     """
     seeds = sorted(first.keys() & second.keys())
+    pairs: list[tuple[Rates, Rates]]
     if seeds:
         pairs = [(first[seed], second[seed]) for seed in seeds]
     else:
