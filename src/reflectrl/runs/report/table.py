@@ -95,9 +95,10 @@ def _line(
 
 def _best(scores: Sequence[Score], name: str) -> list[Score]:
     """Return the trained arms with the highest value: several if they tie, none if random play is as good."""
-    learned = [score for score in scores if score.arm not in REFERENCES and getattr(score, name) is not None]
+    valued = [score for score in scores if getattr(score, name) is not None]
+    learned = [score for score in valued if score.arm not in REFERENCES]
+    by_chance = [getattr(score, name) for score in valued if score.arm == "random"]
     top = max((getattr(score, name) for score in learned), default=None)
-    by_chance = [getattr(score, name) for score in scores if score.arm == "random" and getattr(score, name) is not None]
     if top is None or (by_chance and top <= max(by_chance)):
         return []
     return [score for score in learned if getattr(score, name) == top]
