@@ -96,7 +96,7 @@ class Prompt(cmd.Cmd):
         super().__init__()
         self.session = session
         if not sys.stdin.isatty():
-            self.intro, self.prompt = "", ""  # type: ignore[assignment]
+            self.intro, self.prompt = "", ""
             self.use_rawinput = False
 
     def onecmd(self, line: str) -> bool:
