@@ -75,14 +75,13 @@ def check_repeatable(section: dict[str, Any], walks: Sequence[Walk]) -> list[Fin
             state = "unknown" if SINGLE in difference else "fault"
         if difference is not None:
             findings[trial.check] = Finding(trial.check, state, difference)
+    if "deterministic" in findings and "isolated" not in findings:
+        words = "not tested, since the same walk is not the same episode twice"
+        findings["isolated"] = Finding("isolated", "unknown", words)
     steps = sum(map(len, first))
     for check in ("deterministic", "isolated"):
-        if check == "isolated" and "deterministic" in findings:
-            words = "not tested, since the same walk is not the same episode twice"
-            findings[check] = Finding(check, "unknown", words)
-        elif check not in findings:
-            words = f"{len(walks)} walks, {steps} steps, {_trials(check)}"
-            findings[check] = Finding(check, "ok", words, {"walks": len(walks), "steps": steps})
+        words = f"{len(walks)} walks, {steps} steps, {_trials(check)}"
+        findings.setdefault(check, Finding(check, "ok", words, {"walks": len(walks), "steps": steps}))
     return [findings["deterministic"], findings["isolated"]]
 
 
