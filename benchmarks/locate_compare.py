@@ -50,7 +50,7 @@ LONGEST = 64
 """Number of files of each ranking that are looked at."""
 SHORTEST_WORD = 3
 RRF = 60
-BY_HAND = {"passage bm25": 1.0, "identifiers defined": 0.3, "meaning name": 0.5, "soft outline": 0.5, "stem": 0.3}
+BY_HAND = {"passage bm25": 1.0, "identifiers defined": 0.3, "meaning name": 0.5, "meaning names": 0.5, "stem": 0.3}
 """Weights of a sum by hand, each ground as a share of the best candidate's; code counts 0.3 more, a test 0.5 less."""
 Order = list[str]
 Search = Callable[[str], Order]
@@ -120,7 +120,7 @@ class Rankers:
             "locate without word vectors": _sorted(found, plain.scores(candidates.grounds * self._kept)),
             "sum of grounds by hand": _sorted(found, _by_hand(candidates)),
         }
-        return orders, float(ranker.probabilities(scores, candidates.grounds).max(initial=0.0))
+        return orders, float(ranker.probabilities(scores).max(initial=0.0))
 
 
 @cache
@@ -167,11 +167,11 @@ def _by_vectors(files: Sequence[ReadFile], meaning: Meaning) -> Search:
     """Rank files by the passage whose vector is most similar to the question's."""
     passages = [count_words(file.passage_text(number)) for file in files for number in range(len(file.names))]
     owners = np.repeat(np.arange(len(files)), [len(file.names) for file in files])
-    vectors = meaning.groups(passages)
+    vectors = meaning.groups(passages, {})
 
     def search(question: str) -> Order:
         best = np.full(len(files), -1.0, np.float32)
-        np.maximum.at(best, owners, vectors @ meaning.of(words(question)))
+        np.maximum.at(best, owners, vectors @ meaning.of(dict.fromkeys(words(question), 1.0)))
         return [files[place].path for place in np.argsort(-best, kind="stable")[:LONGEST].tolist()]
 
     return search

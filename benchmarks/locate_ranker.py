@@ -30,14 +30,13 @@ from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.locate.grounds import CANDIDATES, COLUMNS
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
-from reflectrl.wings.autoexplore.locate.ranker import ABLATIONS, Ranker, inputs, traits
+from reflectrl.wings.autoexplore.locate.ranker import ABLATIONS, Ranker, inputs
 from reflectrl.wings.autoexplore.making.imported import find_repo, gold_files
 
 PENALTY = 0.3
 FOLDS = 5
 FIRST = (1, 5)
 BINS = 10
-CALIBRATION_PENALTY = 0.003
 DIGITS = 4
 """Decimals of the shipped weights: sums in another order must not make other bytes."""
 PLAIN = "word vectors"
@@ -88,11 +87,6 @@ class Set:
             found[present] = inputs(grounds[present] * kept)
             rows.append(found)
         return np.stack(rows)
-
-    def traits(self) -> NDArray[np.float32]:
-        """Return what calibration knows about each question, (Q, T)."""
-        pairs = zip(self.grounds, self.present, strict=True)
-        return np.stack([traits(grounds[present]) for grounds, present in pairs])
 
 
 def collect(questions: Path, trees: Path, most: int = 1000) -> Set:
@@ -217,33 +211,28 @@ def ranks(scores: Floats, right: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def calibrate(scored: Sequence[tuple[Set, Floats]]) -> Floats:
-    """Return the calibration that makes the right answers most likely, (2, T). Every set has the same weight."""
-    traits_QT = np.concatenate([each.traits() for each, _ in scored]).astype(float)
+    """Return the sharpness, and the score of "nowhere", that make the right answers most likely."""
     scores = np.concatenate([scores for _, scores in scored])
     right = np.concatenate([each.right for each, _ in scored])
-    share = np.concatenate([np.full(len(each.right), 1 / len(each.right)) for each, _ in scored]) / len(scored)
-    scores = np.where(np.isfinite(scores), scores - scores.max(axis=1, keepdims=True), -1e9)
     anywhere = right.any(axis=1)
 
     def loss(parameters: Floats) -> float:
-        log_sharpness, nowhere = (traits_QT @ parameters.reshape(2, -1).T).T
-        top = np.maximum(nowhere, 0)
-        parts = np.exp(scores * np.exp(np.clip(log_sharpness, -3, 3))[:, None] - top[:, None])
-        elsewhere = np.exp(nowhere - top)
+        sharp = np.where(np.isfinite(scores), scores * np.exp(parameters[0]), -1e9)
+        top = np.maximum(sharp.max(axis=1), parameters[1])
+        parts, elsewhere = np.exp(sharp - top[:, None]), np.exp(parameters[1] - top)
         answer = np.where(anywhere, np.where(right, parts, 0).sum(axis=1), elsewhere)
-        likely = np.log(np.maximum(answer, 1e-30) / (parts.sum(axis=1) + elsewhere))
-        return float(-(likely * share).sum() + CALIBRATION_PENALTY * (parameters**2).sum())
+        return float(-np.log(np.maximum(answer, 1e-30) / (parts.sum(axis=1) + elsewhere)).mean())
 
-    found = minimize(loss, np.zeros(2 * traits_QT.shape[1]), method="L-BFGS-B")
-    return np.asarray(found.x.reshape(2, -1), float)
+    found = minimize(loss, np.zeros(2), method="Nelder-Mead")
+    return np.array([np.exp(found.x[0]), found.x[1]])
 
 
 def claims(each: Set, scores: Floats, calibration: Floats) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the probability claimed for the first file of each question, and whether it answers."""
     ranker = Ranker({"mean": np.zeros(1), "scale": np.ones(1), "weights": np.zeros(1), "calibration": calibration})
     claimed, hit = list[float](), list[bool]()
-    for row, grounds, present, right in zip(scores, each.grounds, each.present, each.right, strict=True):
-        probabilities = ranker.probabilities(row[present].astype(np.float32), grounds[present])
+    for row, present, right in zip(scores, each.present, each.right, strict=True):
+        probabilities = ranker.probabilities(row[present].astype(np.float32))
         claimed.append(float(probabilities.max()))
         hit.append(bool(right[present][probabilities.argmax()]))
     return np.array(claimed), np.array(hit)

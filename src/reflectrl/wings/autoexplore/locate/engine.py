@@ -12,7 +12,6 @@ from reflectrl.wings.autoexplore.locate.live import CUT, FILTERS, UNDECODABLE, U
 from reflectrl.wings.autoexplore.locate.meaning import shipped_kin, shipped_telling, shipped_vectors
 from reflectrl.wings.autoexplore.locate.passages import ReadFile
 from reflectrl.wings.autoexplore.locate.ranker import Ranker, shipped_ranker
-from reflectrl.wings.autoexplore.locate.similar import Lexicon
 from reflectrl.wings.autoexplore.search import LINE_CHARACTERS, Hit, check_question
 from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.words import spoken
@@ -42,7 +41,7 @@ class Engine:
     ) -> None:
         self.index = LiveIndex(root, filters, cached)
         self._ranker = ranker or shipped_ranker()
-        self._tables = Tables(Lexicon(shipped_vectors()), shipped_kin(), shipped_telling())
+        self._tables = Tables(shipped_vectors(), shipped_kin(), shipped_telling())
 
     def search(self, question: str, k: int) -> list[Hit]:
         """Return the best `k` files, best first; fewer if fewer share a word with the question.
@@ -54,7 +53,7 @@ class Engine:
         inquiry = Inquiry.of(question)
         candidates = self.candidates(inquiry)
         scores = self._ranker.scores(candidates.grounds)
-        probabilities = self._ranker.probabilities(scores, candidates.grounds)
+        probabilities = self._ranker.probabilities(scores)
         order = sorted(range(len(scores)), key=lambda number: -scores[number])[:k]
         return [
             self._hit(candidates, inquiry, number, float(scores[number]), float(probabilities[number]))

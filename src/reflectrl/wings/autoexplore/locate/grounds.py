@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reflectrl.wings.autoexplore.locate import kinds, similar
+from reflectrl.wings.autoexplore.locate import kinds
 from reflectrl.wings.autoexplore.locate.corpus import Corpus
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
 from reflectrl.wings.autoexplore.locate.meaning import Kin, Meaning, Telling
@@ -28,8 +28,6 @@ CANDIDATES = 64
 READ = 28
 """Number of files that are read."""
 OFTEN = 3
-ABSENT = 0.7
-"""Factor of the weight of a word that occurs nowhere in the repository."""
 GAP = 5
 """Largest number of characters between two words that follow each other, apart from the endings of the first."""
 SHORT_STEM = 4
@@ -48,7 +46,6 @@ OF_PASSAGES = (
 COLUMNS = (
     "bm25", *SHARES, "stem precision", "identifiers defined", "identifiers named like file", "path named", "neighbours",
     *KIN, *OF_PASSAGES[:9], "meaning path", *OF_PASSAGES[9:], "length", "depth",
-    *similar.COLUMNS,
     *(f"kind {name}" for name in kinds.NAMES), "test", "generated", "vendored", "example", "init", "root",
 )  # fmt: skip
 
@@ -56,7 +53,7 @@ COLUMNS = (
 class Tables(NamedTuple):
     """Tables of words; None leaves the grounds out that need one."""
 
-    lexicon: similar.Lexicon | None = None
+    meaning: Meaning | None = None
     kin: Kin | None = None
     telling: Telling | None = None
 
@@ -80,18 +77,14 @@ class Candidates:
 
 def collect(corpus: Corpus, inquiry: Inquiry, read: Read, tables: Tables) -> Candidates:
     """Return the candidates for a question."""
-    lexicon, kin, telling = tables
-    meaning = lexicon.meaning if lexicon is not None else None
+    meaning, kin, telling = tables
     rarity = {word: corpus.rarity(word) * (telling.of(word) if telling else 1.0) for word in inquiry.forms}
     table, holders = _of_index(corpus, inquiry, rarity, kin)
     first = _first(corpus, table)
     columns = {name: values[first] for name, values in table.items()}
     weights = {word: weight for word, weight in rarity.items() if len(corpus.find(word)[0])}
-    _of_paths(corpus, inquiry, first, columns, meaning)
-    texts = _texts(corpus, first, read)
-    best = _of_passages(corpus, inquiry, first, columns, weights, meaning, texts)
-    in_paths = [words(corpus.paths[file]) for file in first.tolist()]
-    similar.add_columns(columns, in_paths, texts, lexicon, _soft_weights(corpus, rarity))
+    _of_paths(corpus, inquiry, first, columns, weights, meaning)
+    best = _of_passages(corpus, inquiry, first, columns, weights, meaning, read)
     _of_kinds(corpus, first, columns)
     grounds = np.stack([columns[name].astype(np.float32) for name in COLUMNS], axis=1)
     order = sorted(weights, key=lambda word: (-weights[word], word))
@@ -183,6 +176,7 @@ def _of_paths(
     inquiry: Inquiry,
     first: NDArray[np.int32],
     columns: dict[str, NDArray[np.float32]],
+    weights: dict[str, float],
     meaning: Meaning | None,
 ) -> None:
     paths = [corpus.paths[file] for file in first.tolist()]
@@ -197,18 +191,8 @@ def _of_paths(
     columns["depth"] = np.array([min(path.count("/"), 8) / 8 for path in paths])
     columns["meaning path"] = np.zeros(len(first), np.float32)
     if meaning is not None and len(first):
-        columns["meaning path"] = meaning.groups([words(path) for path in paths]) @ meaning.of(inquiry.forms)
-
-
-def _texts(corpus: Corpus, first: NDArray[np.int32], read: Read) -> dict[int, ReadFile]:
-    """Read the best candidates; return place → file."""
-    found = ((place, read(corpus.paths[file])) for place, file in enumerate(first[:READ].tolist()))
-    return {place: file for place, file in found if file is not None}
-
-
-def _soft_weights(corpus: Corpus, rarity: Mapping[str, float]) -> dict[str, float]:
-    """Return the weights for soft matches. A word that no file holds can only be matched softly, and counts less."""
-    return {word: value if len(corpus.find(word)[0]) else ABSENT * value for word, value in rarity.items()}
+        about = meaning.groups([words(path) for path in paths], {})
+        columns["meaning path"] = about @ meaning.of(weights or dict.fromkeys(inquiry.forms, 1.0))
 
 
 def _of_passages(
@@ -218,14 +202,14 @@ def _of_passages(
     columns: dict[str, NDArray[np.float32]],
     weights: dict[str, float],
     meaning: Meaning | None,
-    texts: Mapping[int, ReadFile],
+    read: Read,
 ) -> list[int]:
-    """Add the grounds of the passages of files that were read; return the best passage of each."""
+    """Read the best files, and add the grounds of their passages; return the best passage of each."""
     for name in OF_PASSAGES:
         columns[name] = np.zeros(len(first), np.float32)
     total = sum(weights.values()) or 1.0
     forms = {word: inquiry.forms[word] for word in weights}
-    asked = meaning.of(inquiry.forms) if meaning is not None else None
+    asked = meaning.of(weights) if meaning is not None else None
     best = [-1] * len(first)
     worth = {
         pair: (weights[pair[0]] + weights[pair[1]]) / 2
@@ -233,12 +217,17 @@ def _of_passages(
         if pair[0] in weights and pair[1] in weights
     }
     total_pairs = sum(worth.values()) or 1.0
-    for place, found in texts.items():
+    texts: dict[int, ReadFile] = {}
+    for place, file in enumerate(first[:READ].tolist()):
+        found = read(corpus.paths[file])
+        if found is None:
+            continue
         columns["was read"][place] = 1.0
+        texts[place] = found
         hits = found.hits(forms)
         adjacent = [pair for pair in worth if _follow(hits.get(pair[0]), hits.get(pair[1]), len(forms[pair[0]]))]
         columns["phrases"][place] = sum(worth[pair] for pair in adjacent) / total_pairs
-        in_names = [set(names) for names in (*found.words, words(found.path))]
+        in_names = [set(names) for names in (*found.words, words(corpus.paths[file]))]
         named = [pair for pair in adjacent if any(pair[0] in names and pair[1] in names for names in in_names)]
         columns["phrases named"][place] = sum(worth[pair] for pair in named) / total_pairs
         sizes = found.sizes()
@@ -261,7 +250,7 @@ def _of_passages(
         used = [name for form in inquiry.identifiers.values() if (name := form.lower()) in found.lower]
         columns["identifiers used"][place] = len(used) / max(len(inquiry.identifiers), 1)
         if asked is not None and meaning is not None:
-            similar = meaning.groups(found.words) @ asked
+            similar = meaning.groups(found.words, {}) @ asked
             top = np.sort(similar)[::-1][:3] if len(similar) else np.zeros(1)
             columns["meaning name"][place] = top[0]
             columns["meaning names"][place] = top.mean()

@@ -17,7 +17,6 @@ _IDENTIFIER = re.compile(
     r"|\b([A-Za-z]\w*_\w+|_+[A-Za-z]\w+|[a-z]+[A-Z]\w*|[A-Z][a-z0-9]+[A-Z]\w*|[A-Z]{2,}[a-z]\w*)\b"
 )
 _NAME = re.compile(r"[A-Za-z_]\w{2,}")
-_TEST = re.compile(r"^(?:test_|Test(?=[A-Z]))")
 _PATH = re.compile(r"[\w./-]*\w\.[A-Za-z]\w{0,5}\b|[\w.-]+(?:/[\w.-]+)+")
 
 
@@ -50,10 +49,6 @@ class Inquiry:
         for match in _IDENTIFIER.finditer(text):
             for name in _NAME.findall(next(filter(None, match.groups()))):
                 names.setdefault(identifier(name), name)
-                # A test is named after what it tests, which is what a question about it asks for.
-                tested = _TEST.sub("", name)
-                if len(tested) > 3:
-                    names.setdefault(identifier(tested), tested)
         paths = dict.fromkeys(match[0].strip("./").lower() for match in _PATH.finditer(text))
         order = [word for _, word in spoken(text) if word in forms]
         pairs = dict.fromkeys((one, other) for one, other in pairwise(order) if one != other)

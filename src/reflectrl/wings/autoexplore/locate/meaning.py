@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from functools import cache, cached_property
+from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.resources import files
 
 import numpy as np
@@ -14,46 +14,39 @@ Vector = NDArray[np.float32]
 
 
 class Meaning:
-    """Table of word vectors, which are longer for words that tell more.
+    """Table of word vectors."""
 
-    Args:
-        words: words in the order of their rows.
-        vectors: (W, size).
-        asked: (W,), logarithm of a word's weight in a question; by default all weigh the same.
-    """
-
-    def __init__(
-        self, words: Iterable[str], vectors: NDArray[np.int8], asked: NDArray[np.float16] | None = None
-    ) -> None:
-        self.rows = {word: row for row, word in enumerate(words)}
-        self._vectors = vectors
-        self._asked = np.zeros(len(vectors), np.float32) if asked is None else asked.astype(np.float32)
+    def __init__(self, words: Iterable[str], vectors: NDArray[np.int8]) -> None:
+        self._rows = {word: row for row, word in enumerate(words)}
+        self._units = unit(vectors.astype(np.float32))
         self.size = vectors.shape[1]
 
-    @cached_property
-    def units(self) -> Vector:
-        """Return all vectors, scaled to length 1."""
-        return unit(self._vectors.astype(np.float32))
-
-    def of(self, words: Iterable[str]) -> Vector:
-        """Return the unit vector of a question; zeros if none of its words is in the table."""
-        known = [self.rows[word] for word in words if word in self.rows]
+    def of(self, weights: Mapping[str, float]) -> Vector:
+        """Return the unit vector of weighted words; zeros if none is in the table."""
+        known = [(self._rows[word], weight) for word, weight in weights.items() if word in self._rows]
         if not known:
             return np.zeros(self.size, np.float32)
-        return unit(np.exp(self._asked[known]) @ self._vectors[known].astype(np.float32))
+        rows, shares = zip(*known, strict=True)
+        return unit(np.array(shares, np.float32) @ self._units[list(rows)])
 
-    def groups(self, groups: Iterable[Iterable[str]]) -> NDArray[np.float32]:
-        """Return a unit vector for each group of words, (G, size); zeros if none of its words is in the table."""
-        rows, sizes = list[int](), list[int]()
+    def groups(self, groups: Iterable[Iterable[str]], weight: Mapping[str, float]) -> NDArray[np.float32]:
+        """Return a unit vector for each group of words, (G, size).
+
+        Args:
+            weight: word → weight; words that are missing count 1.
+        """
+        rows, shares, sizes = list[int](), list[float](), list[int]()
         for group in groups:
-            known = [self.rows[word] for word in group if word in self.rows]
-            rows += known
+            known = [word for word in group if word in self._rows]
+            rows += [self._rows[word] for word in known]
+            shares += [weight.get(word, 1.0) for word in known]
             sizes.append(len(known))
         sums = np.zeros((len(sizes), self.size), np.float32)
         if rows:
             owner = np.repeat(np.arange(len(sizes)), sizes)
+            weighted = self._units[list(rows)] * np.array(shares, np.float32)[:, None]
             holding = np.flatnonzero(sizes)
-            sums[holding] = np.add.reduceat(self._vectors[rows].astype(np.float32), np.searchsorted(owner, holding))
+            sums[holding] = np.add.reduceat(weighted, np.searchsorted(owner, holding))
         return unit(sums)
 
 
@@ -101,7 +94,7 @@ def shipped_vectors() -> Meaning:
     """Return the table of word vectors in the package."""
     with files(_DATA).joinpath("data/words.npz").open("rb") as file:
         data = np.load(file, allow_pickle=False)
-        return Meaning(str(data["words"]).split("\n"), data["vectors"], data["asked"])
+        return Meaning(str(data["words"]).split("\n"), data["vectors"])
 
 
 @cache

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from reflectrl.wings.autoexplore.locate.segments import identifier
 from reflectrl.wings.autoexplore.locate.syntax import syntax_of
@@ -21,19 +17,6 @@ PARAGRAPH_LINES = 25
 """Length of the passages of a file without definitions."""
 MOST_PASSAGES = 400
 _LETTERS = re.compile(r"[A-Za-z0-9]+")
-_RUN = re.compile(r"[^\W_]+")
-
-
-class Terms(NamedTuple):
-    """Numbers of the distinct words of each passage, one passage after the other, and of each passage's name.
-
-    Every passage begins with 0, which is no word, so none is empty.
-    """
-
-    numbers: NDArray[np.int32]
-    starts: NDArray[np.int32]
-    names: NDArray[np.int32]
-    name_starts: NDArray[np.int32]
 
 
 @dataclass
@@ -69,18 +52,6 @@ class ReadFile:
         self.words = [tuple(words_of(name) if name.isalnum() else _split(name)) for name in self.names]
         self.identifiers = {identifier(name) for name in self.names}
         self._lines: list[int] | None = None
-        self._terms: Terms | None = None
-
-    def terms(self, of_run: Callable[[str], tuple[int, ...]]) -> Terms:
-        """Return the numbers of the words of all passages. They are kept, so `of_run` must not change its numbers.
-
-        Args:
-            of_run: run of letters and digits → numbers of its words.
-        """
-        if self._terms is None:
-            bodies = [self.passage_text(passage) for passage in range(len(self.names))]
-            self._terms = Terms(*_numbered(bodies, of_run), *_numbered(self.names, of_run))
-        return self._terms
 
     def hits(self, forms: Mapping[str, str]) -> dict[str, list[int]]:
         """Return word → offsets at which it occurs, for the words of a question that occur."""
@@ -150,18 +121,6 @@ class ReadFile:
         """Return the text of a passage."""
         end = self._bounds[passage + 1] if passage + 1 < len(self._bounds) else len(self.text)
         return self.text[self._bounds[passage] : end]
-
-
-def _numbered(
-    texts: Sequence[str], of_run: Callable[[str], tuple[int, ...]]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the numbers of the distinct words of each text, and the place at which each text begins."""
-    numbers, starts = list[int](), list[int]()
-    for text in texts:
-        starts.append(len(numbers))
-        numbers.append(0)
-        numbers.extend({number for run in set(_RUN.findall(text)) for number in of_run(run)})
-    return np.array(numbers, np.int32), np.array(starts, np.int32)
 
 
 def _split(name: str) -> list[str]:

@@ -13,20 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reflectrl.wings.autoexplore.locate.grounds import COLUMNS
-from reflectrl.wings.autoexplore.locate.similar import COLUMNS as SOFT
 
 Floats = NDArray[np.float32]
 _ABSOLUTE = ("test", "generated", "vendored", "example", "init", "root", "was read", "length", "depth")
 COMPARED = tuple(name for name in COLUMNS if not name.startswith("kind ") and name not in _ABSOLUTE)
 """Grounds that are also compared with the best candidate's."""
 ABLATIONS: dict[str, tuple[str, ...]] = {
-    "word vectors": ("meaning path", "meaning name", "meaning names", *SOFT),
-    "soft matches": SOFT,
+    "word vectors": ("meaning path", "meaning name", "meaning names"),
     "mined pairs": ("kin stem", "kin defined", "kin anywhere"),
     "files that were read": tuple(
         name
         for name in COLUMNS
-        if name.startswith(("passage", "three", "phrases", "meaning name", "identifiers used", "ref", "soft"))
+        if name.startswith(("passage", "three", "phrases", "meaning name", "identifiers used", "ref"))
     ),
     "phrases": ("phrases", "phrases named"),
     "references": ("referred",),
@@ -35,8 +33,6 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
     "definitions": ("defined", "passage named", "kin defined", "phrases named"),
 }
 """Groups of grounds, which can be left out to see what they are worth."""
-TRAITS = ("soft passage", "soft name", "passage", "passage bm25", "identifiers defined", "was read")
-"""Grounds that say how well a question fits a repository at all."""
 MOST_CERTAIN = 0.97
 """Largest probability that is claimed: no ranking of words is ever sure."""
 
@@ -53,27 +49,18 @@ def inputs(grounds: Floats) -> Floats:
     return np.concatenate([grounds, compared / best, marks], axis=1).astype(np.float32)
 
 
-def traits(grounds: Floats) -> Floats:
-    """Return what calibration knows about a question, (T,): 1, the best values of `TRAITS`, and the means of some."""
-    columns = grounds[:, [COLUMNS.index(name) for name in TRAITS]]
-    best = np.minimum(columns.max(axis=0, initial=0.0), 1.0)
-    second = np.sort(columns[:, :2], axis=0)[-2:-1].sum(axis=0)  # zeros if there is no second candidate
-    return np.concatenate([[1.0], best[:-1], best[:2] - second, [columns[:, -1].sum() / 32]]).astype(np.float32)
-
-
 class Ranker:
     """Weighted sum of standardized inputs.
 
     Args:
-        weights: arrays by name: mean, scale and weights, (I,), and calibration, (2, T): weights of a question's traits
-            for the logarithm of the sharpness, and for the score of "nowhere".
+        weights: arrays by name: mean, scale and weights, (I,), and calibration: sharpness, and the score of "nowhere".
     """
 
     def __init__(self, weights: Mapping[str, NDArray[np.generic]]) -> None:
         as_floats = {name: np.asarray(array, np.float32) for name, array in weights.items()}
         self._mean_I, self._scale_I = as_floats["mean"], as_floats["scale"]
         self._weights_I = as_floats["weights"]
-        self._calibration_2T = as_floats["calibration"]
+        self._sharpness, self._nowhere = (float(value) for value in as_floats["calibration"])
 
     def scores(self, grounds: Floats) -> Floats:
         """Return the score of each candidate, (F,); larger is better."""
@@ -82,15 +69,14 @@ class Ranker:
         scaled = (inputs(grounds) - self._mean_I) / self._scale_I
         return (scaled @ self._weights_I).astype(np.float32)
 
-    def probabilities(self, scores: Floats, grounds: Floats) -> Floats:
+    def probabilities(self, scores: Floats) -> Floats:
         """Return the probability that each candidate answers. Their sum is below 1: the answer may be elsewhere."""
         if not len(scores):
             return scores
-        log_sharpness, nowhere = (float(value) for value in self._calibration_2T @ traits(grounds))
-        sharp = (scores - scores.max()) * np.exp(log_sharpness)
-        top = max(0.0, nowhere)
+        sharp = scores * self._sharpness
+        top = max(float(sharp.max()), self._nowhere)
         values = np.exp(sharp - top)
-        return np.minimum(values / (values.sum() + np.exp(nowhere - top)), MOST_CERTAIN).astype(np.float32)
+        return np.minimum(values / (values.sum() + np.exp(self._nowhere - top)), MOST_CERTAIN)
 
 
 @cache
