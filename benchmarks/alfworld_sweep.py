@@ -141,7 +141,7 @@ def compiled(files: Files) -> Game:
     return compile_game("/".join(files.place.split("/")[1:]), files.problem, json.loads(files.trajectory))
 
 
-def walked(place: str, pair: Pair) -> dict[str, Any]:
+def walked(name: str, pair: Pair) -> dict[str, Any]:
     """Walk a game twice and return its line of the results."""
     game = pair.game
     rng = random.Random(named_seed("alfworld-sweep", game.id))
@@ -155,7 +155,7 @@ def walked(place: str, pair: Pair) -> dict[str, Any]:
             about = {"walk": walk.__name__[1:], "step": pair.steps, "what": what}
             differences.append({**about, "native": native, "reference": reference})
     return {
-        "game": place, "type": game.type, "walks": 2, "wins": wins, "steps": pair.steps, "commands": pair.listed,
+        "game": name, "type": game.type, "walks": 2, "wins": wins, "steps": pair.steps, "commands": pair.listed,
         "verbs": pair.verbs, "seconds": round(time.perf_counter() - begun, 3), "digest": pair.digest.hexdigest(),
         "differences": differences,
     }  # fmt: skip

@@ -111,13 +111,13 @@ def _row(batch: int, play: Callable[[int, bool], Played], repetitions: int) -> d
     }
 
 
-def same(one: Episode, other: Episode) -> bool:
+def same(first: Episode, second: Episode) -> bool:
     """Return whether two episodes have the same reflections and choices."""
 
     def said(episode: Episode) -> Sequence[tuple[int, tuple[tuple[str, tuple[int, ...]], ...]]]:
         return [(step.action, tuple((turn.text, turn.token_ids) for turn in step.turns)) for step in episode.steps]
 
-    return said(one) == said(other)
+    return said(first) == said(second)
 
 
 def main() -> int:

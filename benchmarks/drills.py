@@ -290,25 +290,25 @@ def damaged(run: Path, rng: random.Random) -> str:
     return f"{path.relative_to(run)} {how}"
 
 
-def drills(server: Server, asked: Asked, place: Path) -> Iterator[Drill]:
+def drills(server: Server, asked: Asked, workspace: Path) -> Iterator[Drill]:
     """Yield each drill as soon as it is done. Folders of failed drills are kept."""
-    (place / "drill.toml").write_text(RECIPE, encoding="utf-8")
-    whole = place / "whole"
+    (workspace / "drill.toml").write_text(RECIPE, encoding="utf-8")
+    whole = workspace / "whole"
     whole.mkdir()
     start = time.perf_counter()
     if server.run(whole) != 0:
         raise SystemExit(server.said.read_text(encoding="utf-8"))
     seconds, wanted = time.perf_counter() - start, ending(whole / "run")
-    yield from interrupted(server, asked, place, seconds, wanted)
+    yield from interrupted(server, asked, workspace, seconds, wanted)
     if asked.small is not None:
         yield from crowded(server, asked, seconds, wanted)
-    unfinished = sorted(place.glob("unfinished-*"))
+    unfinished = sorted(workspace.glob("unfinished-*"))
     learning = [folder for folder in unfinished if newest_state(folder / "run")]
     if asked.newest and not learning:
-        learning = [killed_while_learning(server, place / "learning", asked.seed)]
+        learning = [killed_while_learning(server, workspace / "learning", asked.seed)]
     for number in range(asked.newest + asked.corruptions):
         rng = random.Random(f"{asked.seed} corruption {number}")
-        folder = place / f"corruption-{number}"
+        folder = workspace / f"corruption-{number}"
         among, harm = (learning, newest_damaged) if number < asked.newest else (unfinished, damaged)
         shutil.copytree(rng.choice(among), folder)
         yield tidied(judged(server, folder, harm(folder / "run", rng), wanted), folder)
@@ -338,17 +338,19 @@ def killed_while_learning(server: Server, folder: Path, seed: int) -> Path:
     raise SystemExit("no run was killed while a state was there")
 
 
-def interrupted(server: Server, asked: Asked, place: Path, seconds: float, wanted: dict[str, bytes]) -> Iterator[Drill]:
+def interrupted(
+    server: Server, asked: Asked, workspace: Path, seconds: float, wanted: dict[str, bytes]
+) -> Iterator[Drill]:
     """Yield drills with runs ended by a signal at a random moment. Copies of their folders are kept for later."""
     least = 1 if asked.newest or asked.corruptions else 0
     for number in range(max(asked.kills + asked.terms, least)):
         by_term = number >= max(asked.kills, least if not asked.terms else 0)
         rng = random.Random(f"{asked.seed} kill {number}")
-        folder = place / f"kill-{number}"
+        folder = workspace / f"kill-{number}"
         after, code = ended(server, folder, rng, seconds, terminate if by_term else kill)
         what = f"{'terminated' if by_term else 'killed'} after {after:.2f} s"
         why = complaint(server, code, 143) if by_term and code != -signal.SIGTERM else ""  # else: before it was ready
-        shutil.copytree(folder, place / f"unfinished-{number}")
+        shutil.copytree(folder, workspace / f"unfinished-{number}")
         yield tidied(Drill(what, TRACEBACK, why) if why else judged(server, folder, what, wanted), folder)
 
 
@@ -372,22 +374,22 @@ def tidied(drill: Drill, folder: Path) -> Drill:
     return drill
 
 
-def table(found: Sequence[Drill]) -> str:
+def table(drilled: Sequence[Drill]) -> str:
     """Return a table of outcomes, with a column for each way to disturb runs."""
     kinds = {"killed": "SIGKILL", "terminated": "SIGTERM", "disk": "disk full", "newest": "newest state"}
     groups: dict[str, Counter[str]] = {name: Counter() for name in (*kinds.values(), "damaged files")}
-    for one in found:
-        groups[kinds.get(one.what.partition(" ")[0], "damaged files")][one.outcome] += 1
+    for drill in drilled:
+        groups[kinds.get(drill.what.partition(" ")[0], "damaged files")][drill.outcome] += 1
     text = f"{'':28}" + "".join(f"{name:>16}" for name in groups) + "\n"
     for outcome in OUTCOMES:
         text += f"{outcome:28}" + "".join(f"{counts[outcome]:16}" for counts in groups.values()) + "\n"
     return text
 
 
-def is_bad(one: Drill) -> bool:
+def is_bad(drill: Drill) -> bool:
     """Return whether a drill failed. Except after damage to an arbitrary file, only the same end is allowed."""
-    strict = one.what.startswith(("killed", "terminated", "disk", "newest"))
-    return one.outcome in BAD or (strict and one.outcome != SAME and "[the same end]" not in one.said)
+    strict = drill.what.startswith(("killed", "terminated", "disk", "newest"))
+    return drill.outcome in BAD or (strict and drill.outcome != SAME and "[the same end]" not in drill.said)
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -189,14 +189,14 @@ def build(folder: Path) -> Path:
     return next(folder.glob("reflectrl-*.whl"))
 
 
-def line(one: Drilled) -> str:
+def line(drill: Drilled) -> str:
     """Format a row of the table."""
-    wall, cpu = (sum(pair[i] for pair in one.seconds.values()) for i in (0, 1))
-    run = one.seconds["run"]
+    wall, cpu = (sum(pair[i] for pair in drill.seconds.values()) for i in (0, 1))
+    run = drill.seconds["run"]
     return (
-        f"{one.who:11} {one.seed:4} {len(one.seconds):9} {one.edited:6} {wall:7.0f} {cpu:7.0f} {run[0]:7.0f}"
-        f" {run[1]:7.0f} {one.chance:7.1%} {one.won:7.1%} {one.low:7.1%} {one.episodes:9}"
-        f"  {'yes' if one.passed else 'NO'}"
+        f"{drill.who:11} {drill.seed:4} {len(drill.seconds):9} {drill.edited:6} {wall:7.0f} {cpu:7.0f} {run[0]:7.0f}"
+        f" {run[1]:7.0f} {drill.chance:7.1%} {drill.won:7.1%} {drill.low:7.1%} {drill.episodes:9}"
+        f"  {'yes' if drill.passed else 'NO'}"
     )
 
 

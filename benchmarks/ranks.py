@@ -105,13 +105,13 @@ def run(forks: Forks, words: Sequence[str], ranks: int, folder: Path) -> list[tu
     return [(code, (folder / f"stderr-{rank}").read_text(encoding="utf-8")) for rank, code in enumerate(codes)]
 
 
-def difference(one: Path, other: Path) -> tuple[float, int]:
+def difference(left: Path, right: Path) -> tuple[float, int]:
     """Compare first gradients. Return their largest relative difference, and the number of trainings compared.
 
     Only trainings that begin with the same bits are compared: after steps of AdamW, rounding errors are no longer
     small.
     """
-    first, second = load_file(one / "gradients-0.safetensors"), load_file(other / "gradients-0.safetensors")
+    first, second = load_file(left / "gradients-0.safetensors"), load_file(right / "gradients-0.safetensors")
     assert len(first) == len(second), "the runs trained different things"
     shared = sorted(first.keys() & second.keys())
     return max(float((first[name] - second[name]).norm() / first[name].norm()) for name in shared), len(shared)
@@ -123,15 +123,15 @@ def played(folder: Path) -> list[list[Any]]:
     return found
 
 
-def same_jobs(one: Path, other: Path) -> bool:
+def same_jobs(left: Path, right: Path) -> bool:
     """Return whether all updates of two runs played the same tasks with the same seeds, in the same order."""
-    jobs = [[[episode[:2] for episode in update] for update in played(folder)] for folder in (one, other)]
+    jobs = [[[episode[:2] for episode in update] for update in played(folder)] for folder in (left, right)]
     return jobs[0] == jobs[1]
 
 
-def same_episodes(one: Path, other: Path) -> float:
+def same_episodes(left: Path, right: Path) -> float:
     """Return the share of episodes, over all updates, with the same actions in two runs."""
-    pairs = [pair for updates in zip(played(one), played(other), strict=True) for pair in zip(*updates, strict=True)]
+    pairs = [pair for updates in zip(played(left), played(right), strict=True) for pair in zip(*updates, strict=True)]
     return sum(first == second for first, second in pairs) / len(pairs)
 
 
@@ -154,34 +154,34 @@ def success(folder: Path, arm: str) -> str:
 
 
 def compared_run(
-    forks: Forks, words: Sequence[str], ranks: int, place: Path, base: int, taught: Path | None = None
+    forks: Forks, words: Sequence[str], ranks: int, workspace: Path, base: int, taught: Path | None = None
 ) -> str:
     """Run a recipe through SFT, then continue from the checkpoints of `base` processes. Return the errors, or "".
 
     Args:
         taught: a run folder that has finished SFT. If given, only the rest is run.
     """
-    sft, rest = place / f"sft{ranks}", place / f"run{ranks}"
-    told = [] if taught else run(forks, ["sft", *words, "--folder", str(sft)], ranks, place / f"notes-sft{ranks}")
-    if not any(code for code, _ in told):
-        shutil.copytree(taught or place / f"sft{base}", rest)
-        told = run(forks, ["run", *words, "--folder", str(rest)], ranks, place / f"notes{ranks}")
-    return "\n".join(error for code, error in told if code)
+    sft, rest = workspace / f"sft{ranks}", workspace / f"run{ranks}"
+    ended = [] if taught else run(forks, ["sft", *words, "--folder", str(sft)], ranks, workspace / f"notes-sft{ranks}")
+    if not any(code for code, _ in ended):
+        shutil.copytree(taught or workspace / f"sft{base}", rest)
+        ended = run(forks, ["run", *words, "--folder", str(rest)], ranks, workspace / f"notes{ranks}")
+    return "\n".join(error for code, error in ended if code)
 
 
-def row(place: Path, ranks: int, base: int, arm: str) -> str:
+def row(workspace: Path, ranks: int, base: int, arm: str) -> str:
     """Format a line of the table."""
-    spent, known = (
-        seconds(place / f"sft{n}", ("sft",)) | seconds(place / f"run{n}", ("rl", "eval")) for n in (ranks, base)
+    spent, base_spent = (
+        seconds(workspace / f"sft{n}", ("sft",)) | seconds(workspace / f"run{n}", ("rl", "eval")) for n in (ranks, base)
     )
-    notes = place / f"notes{base}", place / f"notes{ranks}"
-    pairs = [notes, (place / f"notes-sft{base}", place / f"notes-sft{ranks}")]
-    found = [difference(*pair) for pair in pairs if pair[1].exists()]
-    share = base * sum(known.values()) / (ranks * sum(spent.values()))
+    notes = workspace / f"notes{base}", workspace / f"notes{ranks}"
+    pairs = [notes, (workspace / f"notes-sft{base}", workspace / f"notes-sft{ranks}")]
+    differences = [difference(*pair) for pair in pairs if pair[1].exists()]
+    share = base * sum(base_spent.values()) / (ranks * sum(spent.values()))
     return (
         f"| {ranks} | {same_jobs(*notes)} | {same_episodes(*notes):.1%} "
-        f"| {max(one for one, _ in found):.1e} of {sum(count for _, count in found)} "
-        f"| {success(place / f'run{ranks}', arm)} "
+        f"| {max(largest for largest, _ in differences):.1e} of {sum(count for _, count in differences)} "
+        f"| {success(workspace / f'run{ranks}', arm)} "
         f"| {spent.get('sft', 0):.1f} | {spent['rl']:.1f} | {spent['eval']:.1f} | {share:.0%} |"
     )
 

@@ -35,7 +35,7 @@ from reflectrl.core.episodes import sft, sft_policy, sft_reflection
 from reflectrl.core.prompts import policy_prompt
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.teach import demonstrations, teach
-from reflectrl.core.types import Episode, Sampling, Step, named_seed
+from reflectrl.core.types import Choice, Episode, Sampling, Step, named_seed
 from reflectrl.learn.examples import Example, choice_examples, reflection_examples
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
@@ -165,7 +165,7 @@ def rewritten(episode: Episode, change: Callable[[str], str]) -> Episode:
     """Return an episode with its reflections changed."""
 
     def changed(step: Step) -> Step:
-        turns = (turn if turn.choice is not None else replace(turn, text=change(turn.text)) for turn in step.turns)
+        turns = (turn if isinstance(turn, Choice) else replace(turn, text=change(turn.text)) for turn in step.turns)
         return replace(step, turns=tuple(turns))
 
     return replace(episode, steps=tuple(map(changed, episode.steps)))

@@ -131,7 +131,7 @@ class Stopwatch:
                 # The part around this one must not count the same time.
                 self._inner[-1] += taken
 
-    def watch(self, owner: Any, name: str, part: str, finish: Callable[[Any], Any] = lambda found: found) -> None:
+    def watch(self, owner: Any, name: str, part: str, finish: Callable[[Any], Any] = lambda result: result) -> None:
         """Count a function of a module or class to a part, wherever it is called by that name."""
         original = getattr(owner, name)
 
@@ -194,9 +194,11 @@ def training(
 
     ModelConfig, RLConfig = module("core.config").ModelConfig, module("core.config").RLConfig
     Policy, Reflector = module("models.players").Policy, module("models.players").Reflector
-    model = ModelConfig(context=256, mixed_play=SETTINGS[setting].get("mixed_play", "off"))
+    # Trained pairs have 256 positions, which is the limit then. An untrained pair of the tests has more, since what it
+    # writes is no text, and takes more tokens when it is read again.
+    model = ModelConfig(context=512, mixed_play=SETTINGS[setting].get("mixed_play", "off"))
     policy = Policy(load_model(folder / "policy", model, "policy"))
-    reflector = Reflector(load_model(folder / "reflector", ModelConfig(context=256), "reflector"))
+    reflector = Reflector(load_model(folder / "reflector", ModelConfig(context=512), "reflector"))
     keys = {"curriculum": "none", "episodes": episodes, "updates": 1000, "temperature": temperature} | SETTINGS[setting]
     config = RLConfig(**{key: value for key, value in keys.items() if key in RLConfig.__dataclass_fields__})
     rollouts = EpisodeRollouts(policy, reflector, TaxiEnv, config, 0)

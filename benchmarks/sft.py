@@ -57,7 +57,7 @@ def engine_sft(lm: LanguageModel, examples: Sequence[Example], batch: int, steps
     """Return the seconds of the training loop. As always, it ends with an evaluation, here on a short row."""
     config = SFTConfig(steps=steps, batch_size=batch, lr=5e-5, eval_every=steps, eval_rows=1)
     start = time.perf_counter()
-    train_sft(lm, examples, [min(examples, key=lambda one: len(one.ids))], config, 0, lambda metrics: None)
+    train_sft(lm, examples, [min(examples, key=lambda example: len(example.ids))], config, 0, lambda metrics: None)
     return time.perf_counter() - start
 
 
@@ -72,11 +72,11 @@ def row(size: str, name: str, batch: int, precision: str, settings: Settings) ->
     """Measure a cell. Every side sees every row once."""
     bf16 = precision == "bf16"
     lm = bench_model(size, workload(name), **settings.player | {"mixed_precision": "on" if bf16 else "off"})
-    mean = sum(len(one.ids) for one in examples_of(lm, name, batch)) / batch
+    mean = sum(len(example.ids) for example in examples_of(lm, name, batch)) / batch
     steps = max(1, min(STEPS[lm.device.type], int(TOKENS[lm.device.type] / (mean * batch))))
     examples = examples_of(lm, name, batch * steps)
-    tokens = sum(len(one.ids) for one in examples)
-    logits_bytes = 4 * max(len(one.ids) for one in examples) * lm.core.config.vocab_size
+    tokens = sum(len(example.ids) for example in examples)
+    logits_bytes = 4 * max(len(example.ids) for example in examples) * lm.core.config.vocab_size
     minibatch = fitting(batch, logits_bytes, lm.device.type)
     plain = partial(trainer_sft, lm, examples, batch, steps, bf16=bf16, minibatch=minibatch)
     runs = {

@@ -31,7 +31,7 @@ from reflectrl.core.episodes import (
 )
 from reflectrl.core.prompts import reflector_prompt
 from reflectrl.core.teach import demonstrations, teach
-from reflectrl.core.types import Episode, Observation, Sampling, Step, Task, Turn, UserError
+from reflectrl.core.types import Choice, Episode, Observation, Reflection, Sampling, Step, Task, UserError
 
 # ---- episodes of every shape -----------------------------------------------------------------------------------------
 
@@ -49,9 +49,9 @@ samplings = st.none() | st.builds(Sampling, st.floats(0, 10), st.floats(0, 1))
 def steps(draw: st.DrawFn) -> Step:
     actions = tuple(draw(st.lists(st.text(), min_size=1, max_size=4)))
     legal = st.integers(0, len(actions) - 1)
-    reflection = st.builds(Turn, player=st.text(), text=st.text(), token_ids=st.lists(st.integers()).map(tuple))
+    reflection = st.builds(Reflection, player=st.text(), text=st.text(), token_ids=st.lists(st.integers()).map(tuple))
     choice = st.builds(
-        Turn,
+        Choice,
         player=st.text(),
         text=st.text(),
         choice=legal,
@@ -86,8 +86,8 @@ episodes = st.builds(
 
 def example(seed: int = 1, reward: float = -0.05, **provenance: Any) -> Episode:
     observation = Observation("past\n", "|T:\N{TAXI}|\n", ("south", "north"))
-    reflected = Turn("reflector", "Zurück!", token_ids=(1, 2), logprobs=(-0.5, -1.0), sampling=Sampling(0.0))
-    chosen = Turn("policy", "north", 1, (1, 0), (0.25, 0.75), (7,), (-0.3,), 0.5, Sampling())
+    reflected = Reflection("reflector", "Zurück!", token_ids=(1, 2), logprobs=(-0.5, -1.0), sampling=Sampling(0.0))
+    chosen = Choice("policy", "north", 1, (1, 0), (0.25, 0.75), (7,), (-0.3,), 0.5, Sampling())
     taken = Step(observation, (reflected, chosen), 1, reward, ("pickup",), 0, "positive")
     return Episode(Task("a", "corridor", {"ride": [0, 1]}), (taken,), True, False, seed, provenance)
 
@@ -316,8 +316,8 @@ def test_merging_keeps_the_first_of_each_instance_seed_and_arm(tmp_path: Path) -
 
 
 def step(name: str, label: Any, reflection: str | None, target: int | None) -> Step:
-    turns = () if reflection is None else (Turn("analyst", reflection),)
-    choice = Turn("expert", "b", choice=1)
+    turns = () if reflection is None else (Reflection("analyst", reflection),)
+    choice = Choice("expert", "b", choice=1)
     return Step(Observation("past\n", f"{name}\n", ("a", "b")), (*turns, choice), 1, 0.0, (), target, label)
 
 

@@ -13,7 +13,7 @@ from reflectrl.core.envs import make
 from reflectrl.core.envs.base import Outcome, TextEnv
 from reflectrl.core.players import AnalystPlayer, ExpertPlayer, LiveEpisode, Player, RandomPlayer
 from reflectrl.core.rollout import Job, Start, rollout
-from reflectrl.core.types import Episode, Sampling, Task, Turn, UserError
+from reflectrl.core.types import Choice, Episode, Sampling, Task, Turn, UserError
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.players import Policy, Reflector
 from reflectrl.models.scratch import save_scratch
@@ -111,7 +111,7 @@ class Circling:
         for live in playing:
             actions = live.observation.actions
             action = actions.index("left" if len(live.steps) % 2 else "right")
-            found.append(Turn("circling", actions[action], choice=action))
+            found.append(Choice("circling", actions[action], choice=action))
         return found
 
 

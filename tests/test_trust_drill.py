@@ -20,7 +20,7 @@ import reflectrl
 from reflectrl.cli import main
 from reflectrl.core.config import Recipe, load_recipe
 from reflectrl.core.config.files import to_toml_value
-from reflectrl.core.config.recipe import brought
+from reflectrl.core.config.recipe import installed_sections
 from reflectrl.core.config.reference import keys
 from reflectrl.core.config.rules import NeedsTrust
 from reflectrl.core.config.trust import needing_trust
@@ -56,7 +56,7 @@ MARKED = {
 
 def marked(kind: type, prefix: str = "") -> Iterator[str]:
     """The keys whose type says that they need trust, with those of sections within."""
-    hints = typing.get_type_hints(kind, include_extras=True) | (brought() if kind is Recipe else {})
+    hints = typing.get_type_hints(kind, include_extras=True) | (installed_sections() if kind is Recipe else {})
     for name, hint in hints.items():
         if any(isinstance(rule, NeedsTrust) for rule in getattr(hint, "__metadata__", ())):
             yield f"{prefix}{name}"

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from reflectrl.api import Agent, Run, evaluate, load_agent, make_env, train
     from reflectrl.core.envs.base import Outcome, TextEnv
     from reflectrl.core.teach import RecordEpisodes, Recorder, Recording
-    from reflectrl.core.types import Episode, Observation, Step, Task, Turn, UserError
+    from reflectrl.core.types import Choice, Episode, Observation, Reflection, Step, Task, Turn, UserError
 
 __version__ = "0.1.0"
 
@@ -18,13 +18,13 @@ _HOMES = {
     "reflectrl.api": ("Agent", "Run", "evaluate", "load_agent", "make_env", "train"),
     "reflectrl.core.envs.base": ("Outcome", "TextEnv"),
     "reflectrl.core.teach": ("RecordEpisodes", "Recorder", "Recording"),
-    "reflectrl.core.types": ("Episode", "Observation", "Step", "Task", "Turn", "UserError"),
+    "reflectrl.core.types": ("Choice", "Episode", "Observation", "Reflection", "Step", "Task", "Turn", "UserError"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Agent", "Episode", "Observation", "Outcome", "RecordEpisodes", "Recorder", "Recording", "Run", "Step", "Task",
-    "TextEnv", "Turn", "UserError", "evaluate", "load_agent", "make_env", "train",
+    "Agent", "Choice", "Episode", "Observation", "Outcome", "RecordEpisodes", "Recorder", "Recording", "Reflection",
+    "Run", "Step", "Task", "TextEnv", "Turn", "UserError", "evaluate", "load_agent", "make_env", "train",
 ]  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from reflectrl.core.evaluation import Row, rows_of
 from reflectrl.core.players.base import LiveEpisode, Player, carries
 from reflectrl.core.players.simple import UNLEARNED
 from reflectrl.core.rollout import Job, rollout
-from reflectrl.core.types import Observation, Step, Task, Turn, UserError, named_seed
+from reflectrl.core.types import Choice, Observation, Step, Task, Turn, UserError, named_seed
 from reflectrl.runs import load_players
 from reflectrl.runs import run as run_recipe
 from reflectrl.runs.projects import own_environment, recipe_named, recipe_of_class, with_learner
@@ -211,7 +211,7 @@ class Agent:
         if self.reflector is not None:
             live.turns.append(self.reflector.turns([live])[0])
         [turn] = self.player.turns([live])
-        assert turn.choice is not None
+        assert isinstance(turn, Choice)
         live.turns.append(turn)
         self.reflection = live.reflection
         self.probabilities = dict(zip(observation.actions, turn.probs, strict=bool(turn.probs)))
@@ -250,7 +250,7 @@ class Agent:
         if self.reflector is not None:
             live.turns.append(self.reflector.turns([live])[0])
         [turn] = self.player.turns([live])
-        assert turn.choice is not None
+        assert isinstance(turn, Choice)
         if not turn.probs:
             if defer_below is not None:
                 raise UserError(f"the player {self.name!r} gives no probabilities, so it cannot be unsure")

@@ -35,7 +35,7 @@ def test_rates_by_hand() -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_two_updates_of_a_tiny_pair(tmp_path: Path, ranks: int) -> None:
     for player in ("policy", "reflector"):
-        bench_model("tiny", workload("taxi")).save(tmp_path / player)
+        bench_model("tiny", workload("taxi"), context=512).save(tmp_path / player)
     clock = "cpu" if ranks == 1 else "wall"
     version = Version(Path(rl_throughput.__file__).resolve().parents[1], 1, clock, ranks)
     cell = json.dumps([str(tmp_path), "ppo, KL, replay", 4, 1.0])

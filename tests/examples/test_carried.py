@@ -20,7 +20,7 @@ from reflectrl.core.prompts import reflector_prompt, tokenize
 from reflectrl.core.rollout import Job, Start, rollout
 from reflectrl.core.teach import demonstrations, teach
 from reflectrl.core.teach.outcomes import outcomes
-from reflectrl.core.types import Episode, Observation, Sampling, Turn, UserError
+from reflectrl.core.types import Episode, Observation, Reflection, Sampling, Turn, UserError
 from reflectrl.examples.lights import LightsEnv
 from reflectrl.learn.curriculum import Win
 from reflectrl.learn.online import train_online
@@ -62,7 +62,7 @@ class Counter:
     carries = True
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        return [Turn("reflector", f"{episode.observation.carried}+") for episode in episodes]
+        return [Reflection("reflector", f"{episode.observation.carried}+") for episode in episodes]
 
 
 def counted(episode: Episode) -> list[tuple[str, str | None]]:
@@ -151,7 +151,7 @@ def test_rows_hold_the_teachers_text_of_the_step_before() -> None:
 
 def test_texts_that_a_carrying_reflector_read_are_kept() -> None:
     [episode] = rollout(jobs(1), make_lights, ExpertPlayer(), Counter())
-    told = replace(episode.steps[0], turns=(Turn("teacher", "otherwise"), *episode.steps[0].turns[1:]))
+    told = replace(episode.steps[0], turns=(Reflection("teacher", "otherwise"), *episode.steps[0].turns[1:]))
     corrected = replace(episode, steps=(told, *episode.steps[1:]))
     assert list(with_carried([corrected])) == [corrected]
 

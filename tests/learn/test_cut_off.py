@@ -12,7 +12,7 @@ from reflectrl.core.config import RLConfig
 from reflectrl.core.episodes import from_line, to_line
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.rollout import Job, rollout
-from reflectrl.core.types import Turn
+from reflectrl.core.types import Reflection, Turn
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.players import Policy
@@ -30,7 +30,7 @@ class Notes:
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
         self.asked += [len(live.steps) for live in episodes]
-        return [Turn("notes", f"Room {len(live.steps)}, go left.") for live in episodes]
+        return [Reflection("notes", f"Room {len(live.steps)}, go left.") for live in episodes]
 
 
 def optimistic(value: float) -> ValueHead:

@@ -22,7 +22,7 @@ from reflectrl.core.episodes import from_line, to_line
 from reflectrl.core.players import RandomPlayer
 from reflectrl.core.players.simple import ScriptedPlayer
 from reflectrl.core.rollout import Job, Start, rollout
-from reflectrl.core.types import Episode, Observation, Sampling, Step, Task, Turn, UserError
+from reflectrl.core.types import Choice, Episode, Observation, Sampling, Step, Task, UserError
 from reflectrl.learn.checkpoint import load_meta
 from reflectrl.learn.curriculum import ReverseCurriculum, Win, replayed
 from reflectrl.learn.exploration import ObservationCounts, RewardShaping, potentials, shaping
@@ -230,7 +230,7 @@ steps_of_chance = st.lists(st.sets(st.sampled_from(["landing", "banister", "view
 
 def episode_of(events: Sequence[Any], truncated: bool, reward: float = 0.0) -> Episode:
     seen = Observation("", "here", ("go",))
-    steps = [Step(seen, (Turn("policy", "go", 0),), 0, reward, tuple(sorted(some))) for some in events]
+    steps = [Step(seen, (Choice("policy", "go", 0),), 0, reward, tuple(sorted(some))) for some in events]
     return Episode(RED, tuple(steps), False, truncated, 0)
 
 
@@ -313,7 +313,7 @@ class TestCounts:
     @given(st.lists(st.lists(observations, min_size=1, max_size=6), max_size=8), observations)
     def test_the_bonus_is_one_by_the_root_of_how_often_it_was_reached(self, walks: Any, asked: Observation) -> None:
         counts, again = ObservationCounts(), ObservationCounts()
-        turns = (Turn("policy", "x", 0),)
+        turns = (Choice("policy", "x", 0),)
         counts.add(Episode(RED, tuple(Step(seen, turns, 0, 0.0) for seen in walk), False, True, 0) for walk in walks)
         same = [(seen.state, seen.actions) == (asked.state, asked.actions) for walk in walks for seen in walk[1:]]
         assert counts.bonus(asked) == pytest.approx(1 / math.sqrt(max(1, sum(same))))

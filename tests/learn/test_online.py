@@ -87,6 +87,13 @@ class TestBudget:
         won = any(line["eval_success"] for line in log)
         assert len(log) == (3 if won else 31)
 
+    def test_a_training_that_has_won_everything_needs_little_patience(self, tiny: Tiny, make_rooms: Any) -> None:
+        config = replace(QUICK, updates=80, episodes=12, eval_every=1, patience=50)
+        scores = [line["eval_success"] for line in train(tiny(), make_rooms, config) if "eval_success" in line]
+        assert scores[0] < 1 and max(scores) == 1
+        assert len(scores) <= scores.index(1.0) + 30, "later bests, by return, start the count again"
+        assert len(scores) < 50
+
 
 class TestLearning:
     @pytest.mark.parametrize("algorithm", ["reinforce", "ppo"])

@@ -14,7 +14,7 @@ from reflectrl import runs as pipeline
 from reflectrl.cli import main
 from reflectrl.core.config import Recipe, load_recipe
 from reflectrl.core.episodes import EpisodeLog
-from reflectrl.core.types import Episode, Observation, Step, Task, Turn, UserError
+from reflectrl.core.types import Choice, Episode, Observation, Step, Task, UserError
 from reflectrl.runs.arms import ARMS, Arm, policy
 from reflectrl.runs.artifact import Build
 from reflectrl.runs.folder import Context, RunFolder
@@ -26,7 +26,7 @@ from tests.runs.conftest import LIKE
 def _episode(word: str, steps: int) -> Episode:
     actions = tuple(f"take {word} {i}" for i in range(1, 4))
     shown = Observation(f"You see a {word} 1.\n", f"Holding: {word} 2\n", actions)
-    step = Step(shown, (Turn("expert", actions[0], choice=0),), action=0, reward=0.0)
+    step = Step(shown, (Choice("expert", actions[0], choice=0),), action=0, reward=0.0)
     return Episode(Task(word, "house"), (step,) * steps, success=True, truncated=False, seed=0)
 
 

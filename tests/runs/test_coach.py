@@ -33,7 +33,7 @@ IDLE = {"main_action": "wait", "main_share": 14 / 15}
     [
         (("never won in 1,280 episodes", "93% of the last steps are 'wait'", "avoid the costs"),
          [0.0] * 20, [-1 + 0.03 * i for i in range(20)], IDLE),
-        (("never won", "nothing could be learned", "--record"), [0.0] * 8, [0.0] * 8, {}),
+        (("never won", "nothing to learn from", "--record"), [0.0] * 8, [0.0] * 8, {}),
         (("never won", "rewards on the way", "--minutes"), [0.0] * 20, [0.1 * i for i in range(20)], {}),
         (("lost it again", "--rl.schedule linear"), [0.45] * 10 + [0.1] * 10, [0.0] * 20, {}),
         (("still rising", "--minutes"), [0.02 * i for i in range(20)], [0.02 * i for i in range(20)], {}),
@@ -49,7 +49,7 @@ def test_a_training_that_ends_low_gets_its_reason_and_the_next_command(
 
 
 def test_where_luck_decides_it_says_so_and_a_good_end_needs_no_words() -> None:
-    assert "luck decides" in said([0.3] * 20, [0.3] * 20, luck=True)
+    assert "luck plays a part" in said([0.3] * 20, [0.3] * 20, luck=True)
     assert said([0.2, 0.9], [0.2, 0.9], luck=True) == ""
 
 

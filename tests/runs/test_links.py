@@ -10,7 +10,7 @@ import pytest
 from reflectrl.cli import main
 from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import write_text
-from reflectrl.runs.folder import alone
+from reflectrl.runs.folder import folder_lock
 
 ARGUMENTS = ["--arms=random", "--eval.splits=test"]
 WRITTEN = (
@@ -75,7 +75,7 @@ def test_the_run_folder_itself_may_be_reached_through_a_link(target: Path, recip
 
 def test_the_same_in_python(target: Path) -> None:
     link(Path("run/.lock"), target)
-    with pytest.raises(UserError, match="run holds a link: .lock"), alone(Path("run")):
+    with pytest.raises(UserError, match="run holds a link: .lock"), folder_lock(Path("run")):
         pass
     assert target.read_text() == "of value\n"
 

@@ -19,7 +19,7 @@ from reflectrl.core.digests import DIGESTS
 from reflectrl.core.episodes import read_episodes
 from reflectrl.core.types import UserError
 from reflectrl.runs.arms import ARMS
-from reflectrl.runs.folder import alone
+from reflectrl.runs.folder import folder_lock
 from reflectrl.runs.report.data import read_run
 
 Like = Callable[..., Any]
@@ -201,7 +201,7 @@ class TestRefusals:
         assert everything(copy) == before
 
     def test_a_second_process_is_refused(self, copy: Path, recipe_file: Path, capsys: Any) -> None:
-        with alone(copy):
+        with folder_lock(copy):
             line = refused(capsys, "run", str(recipe_file), "--folder", str(copy))
         assert "another process" in line and "is at work in" in line and str(copy) in line
         assert main(["teach", str(recipe_file), "--folder", str(copy)]) == 0

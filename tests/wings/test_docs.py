@@ -62,6 +62,8 @@ SMALL = {
     "run guess.toml": TINY,
     "run my_env": TINY,
     "play my_env": [],
+    "run my_doorkey": TINY,
+    "play my_doorkey": [],
     "run demos.toml": [*TINY, "--teach.outcome_episodes", "1", "--teach.outcome_actions", "2"],
     "teach taxi": TINY,
     "run taxi --env.name reflectrl.examples.guess_number:GuessEnv": [

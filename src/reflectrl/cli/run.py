@@ -18,7 +18,7 @@ from reflectrl.core.config import Recipe, load_recipe, parse_overrides, read_rec
 from reflectrl.core.config.folders import refuse_links, require_writable
 from reflectrl.core.config.reference import help_text, keys
 from reflectrl.core.distributed import launched
-from reflectrl.core.plugins import brought, suggestion
+from reflectrl.core.plugins import installed, suggestion
 from reflectrl.core.types import UserError
 from reflectrl.runs.projects import own_environment, project_recipe, projects, with_learner
 
@@ -53,11 +53,11 @@ class Run:
     folder: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Run folder; runs/NAME if not given."""
     minutes: float = 0.0
-    """Time limit for each training by reward, in place of a number of updates: it ends after so many minutes, or where
-    success on validation tasks stands still."""
+    """Time limit in minutes for each training by reward, instead of a number of updates. A training ends earlier if
+    success on validation tasks stops rising."""
     trust: bool = False
-    """Trust the recipe's file to run code that it names (plug-ins, a model's own code) and to use the addresses and
-    keys that it names, now and from now on."""
+    """Trust the recipe's file, now and in future: run the code that it names (plug-ins, a model's own code), and use
+    the addresses and keys that it names."""
 
     until: ClassVar[str] = "report"
     after_help: ClassVar[Callable[[], str]] = staticmethod(help_text)
@@ -87,7 +87,7 @@ class Run:
         if self.dry_run:  # whatever is wrong is told before a line is printed
             pipeline.require_known(recipe, trusted)
             made = pipeline.graph_lines(recipe, folder)
-            notes = [pipeline.precision_line(recipe, folder), *(check.note(recipe) for check in brought("checks"))]
+            notes = [pipeline.precision_line(recipe, folder), *(check.note(recipe) for check in installed("checks"))]
             if not trusted:
                 notes.append(f"Not checked: what the code that {path} names takes; nobody has trusted that yet.")
             print(to_toml(recipe), end="")
@@ -101,8 +101,9 @@ class Run:
             refuse_links(folder)
             require_writable(folder, f"run folder {folder}")
         try:
-            for option in options if is_first else ():
-                option.prepare(self, recipe, folder)
+            if is_first:
+                for option in options:
+                    option.prepare(self, recipe, folder)
             run_recipe(recipe, folder, self.until)
         except UserError:
             with contextlib.suppress(OSError):
@@ -151,7 +152,7 @@ def run_verb(name: str) -> type:
     """Return a verb of this file, with the options that our other rooms and installed packages bring."""
     verb = RUNS[name]
     # Fields are taken from the last base first, so the verb's own options lead.
-    return dataclass(frozen=True)(type(verb.__name__, (*brought("run_options"), verb), {"__doc__": verb.__doc__}))
+    return dataclass(frozen=True)(type(verb.__name__, (*installed("run_options"), verb), {"__doc__": verb.__doc__}))
 
 
 def looked_at(path: Path, settings: Sequence[str], trust: bool) -> tuple[Recipe, bool]:
@@ -173,9 +174,12 @@ def refuse_unknown_keys(settings: Sequence[str], verb: type) -> None:
         option = word.partition("=")[0]
         key = option.removeprefix("--").replace("-", "_")
         if word.startswith("--") and key.split(".")[0] not in sections:
-            whole = [f"--{known}" for known in dotted if known.endswith(f".{key}")]
-            known = [f"--{name}" for name in (*flags(verb), *sections, *dotted)]
-            near = f" (did you mean {' or '.join(whole)}?)" if whole else suggestion(option, known)
+            # A key without its section is a frequent slip: `--lr` for `--rl.lr`.
+            complete = [f"--{name}" for name in dotted if name.endswith(f".{key}")]
+            if complete:
+                near = f" (did you mean {' or '.join(complete)}?)"
+            else:
+                near = suggestion(option, [f"--{name}" for name in (*flags(verb), *sections, *dotted)])
             if "did you mean" not in near:  # there are too many to list
                 near = "; `reflectrl list keys` says which there are"
             raise UserError(f"unknown option {option!r}{near}")
@@ -211,4 +215,6 @@ def summary(path: Path) -> str:
     """Return the first comment of a recipe, or ""."""
     with path.open(encoding="utf-8", errors="replace") as file:
         first = file.readline().strip()
-    return first.removeprefix("#").strip() if first.startswith("#") else ""
+    if not first.startswith("#"):
+        return ""
+    return first.removeprefix("#").strip()

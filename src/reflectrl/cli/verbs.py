@@ -44,10 +44,10 @@ OWN: dict[str, type] = {"list": List}
 
 
 PURPOSES = {
-    "begin with an environment of your own": ("init", "check-env", "play"),
+    "begin with an environment of your own": ("init", "check-env", "certify", "play"),
     "train": ("run", "teach", "sft", "rl", "eval", "report", "sweep"),
     "see what came of it": ("watch", "compare", "play", "bench"),
-    "use an agent": ("serve", "export-agent", "export-browser", "locate", "mcp"),
+    "use an agent": ("serve", "export-agent", "export-browser", "locate", "session", "mcp"),
     "bring data and models": ("import-episodes", "data", "list"),
 }
 """Purposes of users, with the verbs that serve them."""

@@ -90,7 +90,7 @@ class Team:
         """Call a function on the first rank only, and return its result on every rank."""
         if self.size == 1:
             return function()
-        with alone():
+        with without_team():
             result = function() if self.rank == 0 else None
         return self.share(result)  # type: ignore[return-value]
 
@@ -168,7 +168,7 @@ class Team:
             rollout: function that plays some jobs. An episode depends only on its own job, not on the rank.
         """
         jobs = list(jobs)
-        with alone():
+        with without_team():
             played = list(rollout(self.stripe(jobs)))
         order = {job.seed: number for number, job in enumerate(jobs)}
         episodes = [episode for stripe in self.gather(played) for episode in stripe]
@@ -226,7 +226,7 @@ def together(team: Team) -> Iterator[None]:
         _current = before
 
 
-def alone() -> AbstractContextManager[None]:
+def without_team() -> AbstractContextManager[None]:
     """Make this process work alone within the block."""
     return together(ALONE)
 

@@ -72,9 +72,13 @@ def _row(shared: Mapping[str, Any], stage: str, won: list[bool], episodes: Seque
 def _attempts(tasks: Sequence[Sequence[bool]]) -> dict[str, float]:
     """Compute pass@k for k = 2, 4, ... up to all attempts, averaged over tasks. Empty if each task was played once."""
     most = min(map(len, tasks), default=1)
-    counts = sorted({*(2**i for i in range(1, most.bit_length()) if 2**i <= most), most} - {1})
-    found = {f"pass@{k}": sum(pass_at(k, len(won), sum(won)) for won in tasks) / len(tasks) for k in counts}
-    return {"tasks": len(tasks), **found} if found else {}
+    if most < 2:
+        return {}
+    row: dict[str, float] = {"tasks": len(tasks)}
+    counts = {2**i for i in range(1, most.bit_length())} | {most}
+    for k in sorted(counts):
+        row[f"pass@{k}"] = sum(pass_at(k, len(won), sum(won)) for won in tasks) / len(tasks)
+    return row
 
 
 def pass_at(k: int, attempts: int, wins: int) -> float:
@@ -108,12 +112,14 @@ def _pooled(key: tuple[Any, ...], group: list[Row], confidence: float) -> Row:
     over_seeds = mean_interval([row["success"] for row in group], confidence)
     if over_seeds is not None:
         low, high = max(0.0, min(low, over_seeds[0])), min(1.0, max(high, over_seeds[1]))
-    names = ("success", "return", "steps", "steps_to_success")
-    means = {name: _mean(row[name] for row in group if row[name] is not None) for name in names}
+    means: Row = {}
+    for name in ("success", "return", "steps", "steps_to_success"):
+        means[name] = _mean(row[name] for row in group if row[name] is not None)
     pooled = {**dict(zip(KEYS, key, strict=True)), "seeds": len(group), "episodes": episodes}
     more = [name for name in group[0] if name.startswith("pass@")]
     more += [name for name in ("illegal", "ece", "brier") if any(name in row for row in group)]
-    means |= {name: _mean(row.get(name, 0.0) for row in group) for name in more}
+    for name in more:
+        means[name] = _mean(row.get(name, 0.0) for row in group)  # a row leaves out what is zero
     return {**pooled, "success": means["success"], "low": low, "high": high, **means}
 
 

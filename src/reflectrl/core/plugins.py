@@ -64,7 +64,7 @@ def _is_there(module: str) -> bool:
         return False
 
 
-def brought(kind: str) -> list[Any]:
+def installed(kind: str) -> list[Any]:
     """Import all objects of a kind, our own and those that installed packages announce, in the order of their names."""
     return [resolve(kind, name) for name in names(kind)]
 
@@ -74,7 +74,7 @@ def table_modules() -> list[ModuleType]:
 
     They are our own, and the learning methods that other packages announce. A method is one module.
     """
-    return [*own_modules(), *brought("methods")]
+    return [*own_modules(), *installed("methods")]
 
 
 @cache

@@ -21,7 +21,7 @@ from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.envs.pool import EnvPool
 from reflectrl.core.envs.promises import raised
 from reflectrl.core.players.base import LiveEpisode, Player, carries
-from reflectrl.core.types import CutOff, Episode, Observation, Step, Task, UserError, named_seed
+from reflectrl.core.types import Choice, CutOff, Episode, Observation, Step, Task, UserError, named_seed
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def rollout(
                         live.turns.append(turn)
             actions: list[int] = []
             for live, turn in zip(episodes, player.turns(episodes), strict=True):
-                assert turn.choice is not None, "the acting player took a turn without a choice"
+                assert isinstance(turn, Choice), "the acting player took a turn without a choice"
                 live.turns.append(turn)
                 actions.append(turn.choice)
 

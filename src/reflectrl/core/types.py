@@ -98,7 +98,10 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Turn:
-    """Turn of a player: a reflection, or the choice of an action.
+    """Turn of a player: a `Reflection`, or the `Choice` of an action.
+
+    Both have the same fields, so that a log has one form of turns. A reflection leaves those about actions at their
+    defaults.
 
     Attributes:
         player: name of the player ("policy", "reflector", "expert", "random", ...).
@@ -126,6 +129,22 @@ class Turn:
     entropy: float | None = None
     sampling: Sampling | None = None
     prompt_ids: tuple[int, ...] = field(default=(), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if type(self) is Turn:
+            raise TypeError("a turn is a Reflection or a Choice")
+
+
+@dataclass(frozen=True)
+class Reflection(Turn):
+    """Text that a player wrote about an observation, for the player who chooses next."""
+
+
+@dataclass(frozen=True)
+class Choice(Turn):
+    """Choice of an action."""
+
+    choice: int = field()  # as a field without a default, so that no choice can be left out
 
 
 @dataclass(frozen=True)
@@ -179,12 +198,12 @@ class Step:
     @property
     def reflection(self) -> str | None:
         """The text that was written before the action was chosen, or None."""
-        return next((turn.text for turn in self.turns if turn.choice is None), None)
+        return next((turn.text for turn in self.turns if isinstance(turn, Reflection)), None)
 
     @property
-    def choice(self) -> Turn | None:
+    def choice(self) -> Choice | None:
         """The turn in which the action was chosen, or None."""
-        return next((turn for turn in self.turns if turn.choice is not None), None)
+        return next((turn for turn in self.turns if isinstance(turn, Choice)), None)
 
 
 @dataclass(frozen=True)

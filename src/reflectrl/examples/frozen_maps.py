@@ -31,5 +31,7 @@ class FrozenMaps(GymTextEnv):
     def describe(self, observation, info):
         lake, (row, column) = self.wrapped.desc, divmod(int(observation), 4)
         cells = {(i, j): lake[i, j].decode() for i in range(4) for j in range(4)} | {(row, column): "A"}
-        view = ["".join(f" {cells.get((row + i, column + j), 'W')}" for j in range(-2, 3)) for i in range(-2, 3)]
+        view = []
+        for i in range(row - 2, row + 3):
+            view.append("".join(f" {cells.get((i, j), 'W')}" for j in range(column - 2, column + 3)))
         return "\n".join([f"Row {row}, column {column}", *view])  # letters, since each is a token of its own

@@ -162,26 +162,26 @@ def save_state(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], meta: 
 
     def fill(fresh: Path) -> None:
         flat = {f"{group}.{name}": tensor for group, named in tensors.items() for name, tensor in named.items()}
-        save_file(_apart(flat), fresh / TENSORS)
+        save_file(_without_sharing(flat), fresh / TENSORS)
         (fresh / META).write_text(json.dumps(meta), encoding="utf-8")
 
     write_folder(folder, fill, _keep)
 
 
-def _apart(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _without_sharing(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors in the form that safetensors needs: on the CPU, contiguous, and without shared memory.
 
     Tensors that already have this form are not copied, since weights and optimiser states take several times the memory
     of the model.
     """
-    found, seen = dict[str, Tensor](), set[int]()
+    separate, seen = dict[str, Tensor](), set[int]()
     for name, tensor in named.items():
         own = tensor.detach().cpu().contiguous()
         if own.untyped_storage().data_ptr() in seen or own.untyped_storage().nbytes() != own.nbytes:
             own = own.clone()
         seen.add(own.untyped_storage().data_ptr())
-        found[name] = own
-    return found
+        separate[name] = own
+    return separate
 
 
 def load_state(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:

@@ -93,7 +93,8 @@ def values_after_cut_offs(policy: Policy, critic: ValueHead, steps: Steps, most:
     values = dict[Question, float]()
     for start in range(0, len(distinct), most):
         part = distinct[start : start + most]
-        _, hidden_PD = policy.logits([ids for ids, _ in part], [actions for _, actions in part])
+        prompts, actions = map(list, zip(*part, strict=True))
+        _, hidden_PD = policy.logits(prompts, actions)
         values |= zip(part, critic(hidden_PD).tolist(), strict=True)
     for episode, question in steps.cut_offs.items():
         rest_E[episode] = values[question]
@@ -116,7 +117,7 @@ class Slicer:
         self.policy, self.most, self.processes = policy, most, processes
         # Sorted, so that prompts with a common beginning become neighbours, and a pass encodes the beginning once.
         self.distinct = sorted(set(questions))
-        numbers = {question: number for number, question in enumerate(self.distinct)}
+        numbers = dict(zip(self.distinct, range(len(self.distinct)), strict=True))
         self.prompt_N = np.array([numbers[question] for question in questions])
         longest = max(len(ids) for ids, _ in self.distinct)
         self.bytes_per_prompt = longest * policy.activation_bytes

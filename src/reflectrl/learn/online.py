@@ -69,7 +69,9 @@ def train_online(
     optimizer = OPTIMIZERS[config.optimizer](groups, weight_decay=config.weight_decay, fused=True)
     parts: dict[str, Model | None] = {"critic": critic, "reference": rollouts.reference}
     trainer = Trainer(lm, [optimizer], config.max_grad_norm, state_folder, parts)
-    epochs = 1 if config.algorithm in losses.SINGLE_EPOCH else config.update_epochs
+    epochs = config.update_epochs
+    if config.algorithm in losses.SINGLE_EPOCH:
+        epochs = 1
 
     for metrics in trainer.updates(rollouts, config, log):
         # A constant rate is left as it is, unless the KL divergence or a roll-back has changed it.
@@ -77,19 +79,23 @@ def train_online(
             fall = SCHEDULES[config.schedule](trainer.step, config.updates, config.warmup)
             trainer.set_rate(fall)
             metrics["lr"] = config.lr * trainer.rate * fall
-        kl_coef = held_kl(config, trainer.step) if hold else config.kl_coef
+        kl_coef = config.kl_coef
+        if hold:
+            kl_coef = held_kl(config, trainer.step)
         rollouts.compares = kl_coef > 0
         batch = rollouts.collect(trainer.step, critic)
         warming = critic is not None and trainer.step < config.critic_warmup
-        learning = warming or (trainer.step + 1) % config.critic_every == 0
+        learning = None  # the critic, in the updates in which it learns
+        if warming or (trainer.step + 1) % config.critic_every == 0:
+            learning = critic
         settings = replace(config, kl_coef=kl_coef)
-        metrics |= update(trainer, critic if learning else None, batch, settings, epochs, warming)
+        metrics |= update(trainer, learning, batch, settings, epochs, warming)
         # While the critic warms up, or without advantages, the policy cannot move, so its KL says nothing.
         if config.target_kl and not warming and batch.advantages_N.any():
             trainer.rate = adapted(trainer.rate, metrics["approx_kl"], config.target_kl)
         # Past wins come last and once: they were played by other weights, and must not outweigh the fresh episodes.
         if (past := rollouts.replay(critic)) is not None:
-            metrics["replay_loss"] = update(trainer, critic if learning else None, past, settings, 1, warming)["loss"]
+            metrics["replay_loss"] = update(trainer, learning, past, settings, 1, warming)["loss"]
 
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
@@ -181,7 +187,8 @@ def update(
                     if warming or not config.critic_shares:
                         hidden_ND = hidden_ND.detach()  # the critic's gradient does not reach the policy
                     terms["value_loss"] = losses.value_loss(critic(hidden_ND), returns_N)
-                    loss = (0.0 if warming else loss) + config.critic_coef * terms["value_loss"]
+                    value_term = config.critic_coef * terms["value_loss"]
+                    loss = value_term if warming else loss + value_term
                 # The parts of a minibatch differ in size, so a mean over it weighs each by its share of the units.
                 terms["loss"], share = loss, len(part.units) / size
                 (loss * share).backward()

@@ -16,7 +16,7 @@ import numpy as np
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.players.simple import RandomPlayer
 from reflectrl.core.rollout import Start, TimeStep, advance, begin
-from reflectrl.core.types import Episode, Step, Task, Turn, UserError, named_seed
+from reflectrl.core.types import Choice, Episode, Step, Task, UserError, named_seed
 
 PLAYER = RandomPlayer.__name__
 
@@ -175,6 +175,6 @@ def episode_of(env: TextEnv, task: Task, seed: int, actions: Sequence[str]) -> E
         raise UserError(f"environment {type(env).__name__}: a win of task {task.id!r} does not win again")
     labelled: list[Step] = []
     for step in steps:
-        turn = Turn(PLAYER, step.observation.actions[step.action], choice=step.action)
+        turn = Choice(PLAYER, step.observation.actions[step.action], choice=step.action)
         labelled.append(replace(step, turns=(turn,), target=step.action, label="positive"))
     return Episode(task, tuple(labelled), True, False, seed, {"player": "search"})

@@ -62,10 +62,10 @@ class ReplayBuffer:
         number = count if repeats else min(count, len(self._kept))
         return rng.choice(len(self._kept), number, replace=repeats, p=chances).tolist()
 
-    def set_priorities(self, places: Sequence[int], priorities: Sequence[float]) -> None:
-        """Set the priorities (above 0) of the episodes at the indices `places`."""
-        for place, priority in zip(places, priorities, strict=True):
-            self._priorities[place] = priority
+    def set_priorities(self, indices: Sequence[int], priorities: Sequence[float]) -> None:
+        """Set the priorities (above 0) of the episodes at these indices."""
+        for index, priority in zip(indices, priorities, strict=True):
+            self._priorities[index] = priority
 
     def clear(self) -> None:
         """Remove all episodes. Called when the curriculum moves on."""

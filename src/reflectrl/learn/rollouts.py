@@ -196,7 +196,9 @@ class EpisodeRollouts(Rollouts):
             fresh = self.judged(self.play_groups(update, drawn, self.groups(missing, rng)))
             played, drawn = played + fresh, drawn + missing
             # A group with equal returns has no advantages, so another group is played in its place.
-            learned += with_signal(fresh, config.group, self.shaping) if config.refills else fresh
+            if config.refills:
+                fresh = with_signal(fresh, config.group, self.shaping)
+            learned += fresh
             missing = config.episodes // config.group - len(learned) // config.group
             if not missing:
                 break
@@ -215,8 +217,9 @@ class EpisodeRollouts(Rollouts):
         config, horizon = self.config, self.starts.horizon(update)
         jobs: list[Job] = []
         for i, (task, provenance, start) in enumerate(groups, drawn):
-            seeds = [named_seed(self.seed, "rollout", update, i, k) for k in range(config.group)]
-            jobs += [Job(task, seed, provenance, start, horizon) for seed in seeds]
+            for k in range(config.group):
+                seed = named_seed(self.seed, "rollout", update, i, k)
+                jobs.append(Job(task, seed, provenance, start, horizon))
         order = {job.seed: number for number, job in enumerate(jobs)}
         batch, reflecting = config.episodes, config.reflect_probability
         # Only a critic asks what would have followed a time limit, and it reads what the policy reads.

@@ -69,13 +69,16 @@ def signal_of(episodes: Sequence[Episode]) -> Signal:
     steps = [step for episode in episodes for step in episode.steps]
     returns = [round(episode.total_reward, 9) for episode in episodes]
     counts = [len(step.observation.actions) for step in steps]
+    events = Counter[str]()
+    for episode in episodes:  # an event counts once per episode
+        events.update({event for step in episode.steps for event in step.events})
     return Signal(
         episodes=len(episodes),
         steps=len(steps),
         won=sum(episode.success for episode in episodes),
         rewarded=sum(any(step.reward > 0 for step in episode.steps) for episode in episodes),
         unmarked=sum(_pays_at_its_end(episode) and not episode.success for episode in episodes),
-        events=Counter(event for episode in episodes for event in {e for step in episode.steps for e in step.events}),
+        events=events,
         lowest=min(returns),
         highest=max(returns),
         fewest=min(counts, default=0),
@@ -173,7 +176,9 @@ def random_play(
         for start in range(0, len(tasks), batch):
             jobs = [Job(task, named_seed(seed, "random", task.id, k)) for task in tasks[start : start + batch]]
             order = {job.seed: i for i, job in enumerate(jobs)}
-            played = sorted(rollout(jobs, make_env, RandomPlayer(), None, batch), key=lambda one: order[one.seed])
+            played = sorted(
+                rollout(jobs, make_env, RandomPlayer(), None, batch), key=lambda episode: order[episode.seed]
+            )
             yield played
             signal = signal_of(played)
             taken, played_episodes = taken + signal.steps, played_episodes + len(played)

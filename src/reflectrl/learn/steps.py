@@ -83,8 +83,13 @@ def flatten(
             assert choice is not None, "learning from a step needs the choice that was made there"
             prompts.append(choice.prompt_ids or render(policy, step, rendered))
             actions.append(step.observation.actions)
-            labels.append(choice.order.index(step.action) if choice.order else step.action)
-            old_logp.append(choice.logprobs[0] if choice.logprobs else torch.nan)
+            label, logprob = step.action, torch.nan
+            if choice.order:
+                label = choice.order.index(step.action)
+            if choice.logprobs:
+                logprob = choice.logprobs[0]
+            labels.append(label)
+            old_logp.append(logprob)
             observations.append(step.observation)
         rewards_T = torch.tensor([step.reward for step in episode.steps])
         if shaped_rewards is not None:
@@ -95,7 +100,10 @@ def flatten(
         ends.append(len(prompts))
         if (cut := episode.cut_off) is not None and cut.observation.actions:
             cut_offs[number] = (policy.prompt(cut.observation, cut.reflection), cut.observation.actions)
-        task_ids.append(f"{episode.task.id} from step {first}" if first else episode.task.id)
+        group = episode.task.id
+        if first:  # returns from there on cannot be compared with returns of whole episodes
+            group = f"{group} from step {first}"
+        task_ids.append(group)
     return Steps(
         prompts,
         actions,
@@ -141,8 +149,11 @@ def policy_pass(
     Args:
         packing: `list` leaves packing to the backend, `apart` encodes each prompt by itself.
     """
-    numbers: dict[Question, int] = {}
-    number_of_step = [numbers.setdefault((steps.prompts[i], steps.actions[i]), len(numbers)) for i in index]
+    numbers: dict[Question, int] = {}  # of distinct questions, in the order of their first step
+    number_of_step = list[int]()
+    for i in index:
+        question = (steps.prompts[i], steps.actions[i])
+        number_of_step.append(numbers.setdefault(question, len(numbers)))
     number_N = torch.tensor(number_of_step, device=policy.lm.device)
     prompts, actions = map(list, zip(*numbers, strict=True))
     logits_PA, hidden_PD = policy.logits(packing(prompts), actions)

@@ -47,6 +47,9 @@ from reflectrl.learn.checkpoint import load_meta, load_tensors, optimizer_tensor
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import release_memory
 
+SOLVED_PATIENCE = 3
+"""Largest patience, in evaluations, of a training that has won every validation task."""
+
 
 class Weights(Protocol):
     """Model whose weights a trainer keeps, saves and loads. Every `nn.Module` is one."""
@@ -207,8 +210,10 @@ class Trainer:
                 scores = rollouts.evaluate()
                 metrics |= scores
                 self.keep_if_best(list(scores.values()))
-                # A training that has won nothing yet may still find its first win.
-                self.stopped |= 0 < config.patience <= self.stale and self.best[0] > 0
+                # A training that has won nothing yet may still find its first win. One that has won everything has
+                # little left to gain.
+                patience = min(config.patience, SOLVED_PATIENCE) if self.best[0] >= 1 else config.patience
+                self.stopped |= 0 < patience <= self.stale and self.best[0] > 0
                 # The line of this update is not written yet, so after a kill it is written (again) with its metrics.
                 states = {name: part.state() for name, part in stateful.items()}
                 self.save(logged=self.step - 1, **states, **rollouts.state())

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.players.base import Player
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling, Task, named_seed
-from reflectrl.models.players import Policy
+
+if TYPE_CHECKING:  # imports torch
+    from reflectrl.models.players import Policy
+
+T = TypeVar("T")
 
 
 def evaluate_policy(
@@ -27,7 +31,7 @@ def evaluate_policy(
     return {"eval_success": success_rate(played), "eval_return": mean_return(played)}
 
 
-def evenly(tasks: Sequence[Task], count: int) -> list[Task]:
+def evenly(tasks: Sequence[T], count: int) -> list[T]:
     """Return `count` tasks, spread evenly over the list, or all of them if there are fewer."""
     if count >= len(tasks):
         return list(tasks)

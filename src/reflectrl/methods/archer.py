@@ -11,12 +11,11 @@ see `values.actor_actions`).
 
 from __future__ import annotations
 
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reflectrl.core.types import named_seed
-from reflectrl.methods.shared.values import SETTINGS, ValuesConfig, train_by_values
+from reflectrl.methods.shared.values import SETTINGS, CriticLearner, ValuesConfig, draw_transitions, train_by_values
 from reflectrl.runs.arms import Arm, plain, policy, reflector
 from reflectrl.runs.artifact import CHECKPOINT, Artifact, Build, Plan, Source, artifact
 
@@ -49,7 +48,6 @@ def train_archer(
     import torch
 
     from reflectrl.learn import losses
-    from reflectrl.learn.steps import flatten
     from reflectrl.learn.trainer import Trainer, accumulate
     from reflectrl.methods.shared.buffer import END, TransitionBuffer
     from reflectrl.methods.shared.critic import (
@@ -65,21 +63,16 @@ def train_archer(
 
     lm, policy, device = rollouts.lm, rollouts.policy, rollouts.lm.device
     buffer = TransitionBuffer(values.buffer, Policy(lm.frozen_copy(), scoring=policy.scoring), config.temperature)
-    critic = make_critic(lm.hidden_size, seed).to(device)
-    target = deepcopy(critic).requires_grad_(False)
+    critic, target, fitting = CriticLearner.of(make_critic(lm.hidden_size, seed).to(device), config)
     actor = torch.optim.AdamW(lm.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True)
-    fitting = torch.optim.AdamW(critic.parameters(), lr=config.critic_lr, fused=True)
     parts = {"critic": critic, "target": target, "buffer": buffer}
     trainer = Trainer(lm, [actor, fitting], config.max_grad_norm, state_folder, parts)
 
     for metrics in trainer.updates(rollouts, config, log, {"questions": buffer}):
-        rollouts.collect(trainer.step, None)
-        played = rollouts.latest.played
-        buffer.add(flatten(policy, played, config.gamma, rollouts.shaping), played)
         generator = torch.Generator().manual_seed(named_seed(seed, "archer", trainer.step))
+        drawn = draw_transitions(rollouts, buffer, values, trainer.step, generator)
 
         # The critic: Q(s, a) ← r + gamma V'(s') and V(s) ← sum_a pi(a|s) Q'(s, a). Primed values are the target's.
-        drawn = buffer.draw(values.critic_steps * values.critic_batch, generator)
         # Each distinct state is read once by the policy, although many transitions share it.
         states_S, index_N = drawn.state_N.unique(return_inverse=True)
         questions = [buffer.questions[i] for i in states_S.tolist()]

@@ -211,7 +211,7 @@ def pair_episodes(build: Build, *, reflector: Source, policy: Source, pair: str,
     """
     from reflectrl.core.envs import make
     from reflectrl.core.envs.pool import pool_of
-    from reflectrl.core.episodes import to_line
+    from reflectrl.core.episodes import to_lines
     from reflectrl.core.rollout import Job, rollout
     from reflectrl.learn.checkpoint import write_text
     from reflectrl.learn.validation import success_rate
@@ -233,7 +233,7 @@ def pair_episodes(build: Build, *, reflector: Source, policy: Source, pair: str,
             played.append(episode)
             build.tick(len(played), len(jobs), f"{success_rate(played):.0%} of them won")
     played.sort(key=lambda episode: order[episode.seed])
-    write_text(build.out, "".join(f"{to_line(episode)}\n" for episode in played))
+    write_text(build.out, to_lines(played))
 
 
 @artifact("distill", "rl", CHECKPOINT, settings=(*PLAYED, "sft", "distill", "rl.eval_sampling"))

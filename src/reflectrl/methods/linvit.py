@@ -14,13 +14,19 @@ states learns with a target network, and the only exploration is sampling from t
 
 from __future__ import annotations
 
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reflectrl.core.types import named_seed
-from reflectrl.methods.shared.values import SETTINGS, ValuesConfig, train_by_values, values_settings
+from reflectrl.methods.shared.values import (
+    SETTINGS,
+    CriticLearner,
+    ValuesConfig,
+    draw_transitions,
+    train_by_values,
+    values_settings,
+)
 from reflectrl.runs.arms import Arm, plain, policy, reflector
 from reflectrl.runs.artifact import CHECKPOINT, Artifact, Build, Plan, Source, artifact
 
@@ -53,7 +59,6 @@ def train_linvit(
     """
     import torch
 
-    from reflectrl.learn.steps import flatten
     from reflectrl.learn.trainer import Trainer
     from reflectrl.methods.shared.buffer import END, TransitionBuffer
     from reflectrl.methods.shared.critic import follow, regularised_value, td_loss, td_targets
@@ -61,17 +66,13 @@ def train_linvit(
 
     policy, device = rollouts.policy, rollouts.lm.device
     assert isinstance(policy, ValueGuidedPolicy)
-    critic, buffer = policy.critic, TransitionBuffer(values.buffer, policy)
-    target = deepcopy(critic).requires_grad_(False)
-    fitting = torch.optim.AdamW(critic.parameters(), lr=config.critic_lr, fused=True)
+    buffer = TransitionBuffer(values.buffer, policy)
+    critic, target, fitting = CriticLearner.of(policy.critic, config)
     trainer = Trainer(critic, [fitting], config.max_grad_norm, state_folder, {"target": target, "buffer": buffer})
 
     for metrics in trainer.updates(rollouts, config, log, {"questions": buffer}):
-        rollouts.collect(trainer.step, None)
-        played = rollouts.latest.played
-        buffer.add(flatten(policy, played, config.gamma, rollouts.shaping), played)
         generator = torch.Generator().manual_seed(named_seed(seed, "linvit", trainer.step))
-        drawn = buffer.draw(values.critic_steps * values.critic_batch, generator)
+        drawn = draw_transitions(rollouts, buffer, values, trainer.step, generator)
         for rows in torch.arange(len(drawn.state_N)).split(values.critic_batch):
             state_N, label_N, reward_N, next_N = (tensor[rows].to(device) for tensor in drawn)
             states_ND, actions_NAD, _ = buffer.features(state_N)

@@ -20,7 +20,7 @@ from itertools import accumulate as running
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from reflectrl.core.types import Episode, Sampling, Task, Turn, named_seed
+from reflectrl.core.types import Episode, Reflection, Sampling, Task, Turn, named_seed
 from reflectrl.methods.shared.offline.config import Algorithm, LogAlgorithm, OfflineConfig, offline_settings
 from reflectrl.runs.arms import Arm, base, plain, teaching
 from reflectrl.runs.artifact import CHECKPOINT, PLAYED, Artifact, Build, Plan, Source, artifact
@@ -156,7 +156,7 @@ def with_target_returns(episodes: Iterable[Episode], gamma: float = 1.0) -> Iter
         rewards = [step.reward for step in reversed(episode.steps)]
         returns = list(running(rewards, lambda later, reward: reward + gamma * later))[::-1]
         steps = [
-            replace(step, turns=(Turn("target_return", target_return(value)), *step.turns))
+            replace(step, turns=(Reflection("target_return", target_return(value)), *step.turns))
             for step, value in zip(episode.steps, returns, strict=True)
         ]
         yield replace(episode, steps=tuple(steps))
@@ -173,10 +173,11 @@ class TargetReturnPlayer:
         self.target = target
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        return [
-            Turn("target_return", target_return(self.target - sum(step.reward for step in episode.steps)))
-            for episode in episodes
-        ]
+        turns = list[Turn]()
+        for episode in episodes:
+            earned = sum(step.reward for step in episode.steps)
+            turns.append(Reflection("target_return", target_return(self.target - earned)))
+        return turns
 
 
 # ---- the log ---------------------------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ def mixed_log(build: Build, *, teaching: Path, plain: Path | None) -> None:
     """
     from reflectrl.core.envs import make
     from reflectrl.core.envs.pool import pool_of
-    from reflectrl.core.episodes import read_episodes, to_line
+    from reflectrl.core.episodes import read_episodes, to_lines
     from reflectrl.learn.checkpoint import write_text
     from reflectrl.learn.validation import success_rate
 
@@ -205,7 +206,7 @@ def mixed_log(build: Build, *, teaching: Path, plain: Path | None) -> None:
         with pool_of(recipe) as envs:
             played = play_tasks(policy, envs, make(recipe.env).tasks("train"), count, named_seed(build.seed, "log"))
         episodes += [replace(episode, provenance={"player": "policy", "policy": "plain"}) for episode in played]
-    write_text(build.out, "".join(to_line(episode) + "\n" for episode in episodes))
+    write_text(build.out, to_lines(episodes))
     build.tick(len(episodes), len(episodes), f"{success_rate(episodes):.0%} of them won")
 
 

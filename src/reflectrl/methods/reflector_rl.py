@@ -215,7 +215,9 @@ def policy_terms(
     if ratio == "token":
         counts_R = torch.tensor(lengths, device=logp_M.device)
         return loss(logp_M, old_logp_M, advantages_R.repeat_interleave(counts_R), config)
-    logp_R, old_logp_R = (torch.stack([x_T.mean() for x_T in x_M.split(list(lengths))]) for x_M in (logp_M, old_logp_M))
+    sizes = list(lengths)
+    logp_R = torch.stack([logp_T.mean() for logp_T in logp_M.split(sizes)])
+    old_logp_R = torch.stack([logp_T.mean() for logp_T in old_logp_M.split(sizes)])
     return loss(logp_R, old_logp_R, advantages_R, config)
 
 

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from reflectrl.models.attention import Attend
 from reflectrl.models.processor import processor
+from reflectrl.models.rounding import compiles_by_shape, rounded
 
 LARGE = 2**20
 """Smallest matrix, in entries (4 MiB), whose product with a few rows may be transposed (`linear`)."""
@@ -218,7 +219,8 @@ def linear(module: Any, x_ND: Tensor) -> Tensor:
     """
     if type(module) is not nn.Linear:
         if type(module).__name__ == "Conv1D":  # GPT-2's; compared by name, because importing the class is slow
-            return torch.addmm(module.bias, x_ND, module.weight)
+            # Under autocast this takes half the time of `addmm`. In float32 the two are the same.
+            return functional.linear(x_ND, module.weight.t(), module.bias)
         return module(x_ND)
     weight_OD, bias_O = module.weight, module.bias
     # Small matrices stay in the CPU's caches, where the order of the factors does not matter.
@@ -263,9 +265,11 @@ def head_logits(core: Any, hidden_ND: Tensor, rows: Tensor | None = None, each: 
     Args:
         each: `rows` (N,) names a token for each hidden state. Its logit is computed in float32.
     """
-    head, config = core.get_output_embeddings(), core.config
+    head, config, count = core.get_output_embeddings(), core.config, len(hidden_ND)
+    if not each and compiles_by_shape(hidden_ND.device):
+        hidden_ND = functional.pad(hidden_ND, (0, 0, 0, rounded(count) - count))
     if rows is None:
-        logits = linear(head, hidden_ND)
+        logits = linear(head, hidden_ND)[:count]
     else:
         bias = getattr(head, "bias", None)
         if bias is not None:
@@ -275,7 +279,7 @@ def head_logits(core: Any, hidden_ND: Tensor, rows: Tensor | None = None, each: 
             if bias is not None:
                 logits = logits + bias.float()
         else:
-            logits = functional.linear(hidden_ND, head.weight[rows], bias)
+            logits = functional.linear(hidden_ND, head.weight[rows], bias)[:count]
     scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
     if scale != 1:
         logits = logits * scale

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.prompts import Prompt, policy_prompt, reflector_prompt, tokenize, words_prompt
 from reflectrl.core.prompts.tokens import encode_text
-from reflectrl.core.types import Observation, Sampling, Turn
+from reflectrl.core.types import Choice, Observation, Reflection, Sampling, Turn
 from reflectrl.models.cards import CARD, HEADS, OPTION_HEAD, check_card
 from reflectrl.models.labels import find_labels
 from reflectrl.models.soundness import require_sound
@@ -501,7 +501,7 @@ class LightReflector:
             if len(written) < self.max_new_tokens:
                 hidden_D, cache = model.further((token,), cache)
         text = model.tokenizer.decode(written).strip()
-        return Turn("reflector", text, token_ids=tuple(written), logprobs=tuple(logprobs), sampling=Sampling(0.0))
+        return Reflection("reflector", text, token_ids=tuple(written), logprobs=tuple(logprobs), sampling=Sampling(0.0))
 
 
 class LightPolicy:
@@ -532,7 +532,7 @@ class LightPolicy:
         logits = logits / self.calibration
         logp = logits - np.logaddexp.reduce(logits)
         probs, choice = np.exp(logp), int(logp.argmax())
-        return Turn(
+        return Choice(
             "policy",
             actions[choice],
             choice=choice,

@@ -121,15 +121,16 @@ class PlainBackend:
     ) -> tuple[Tensor, Tensor]:
         """Score actions in one pass per prompt (labels), or one pass per action (texts)."""
         rows, ends = [], []
-        for prompt, one in zip(prompts, candidates, strict=True):
+        for prompt, listed in zip(prompts, candidates, strict=True):
             self.lm.counters.encoded += len(prompt)
             if scoring == "enumeration":
                 hidden_TD, logits_TV, _ = self.forward(prompt)
-                row_A, end_D = logits_TV[-1, [ids[0] for ids in one.ids]].float(), hidden_TD[-1]
+                labels_A = [ids[0] for ids in listed.ids]
+                row_A, end_D = logits_TV[-1, labels_A].float(), hidden_TD[-1]
             elif scoring == "options":
-                row_A, end_D = self._score_options(prompt, one)
+                row_A, end_D = self._score_options(prompt, listed)
             else:
-                row_A, end_D = self._score_texts(prompt, one, scoring)
+                row_A, end_D = self._score_texts(prompt, listed, scoring)
             rows.append(row_A)
             ends.append(end_D)
         return pad_sequence(rows, batch_first=True, padding_value=-torch.inf), torch.stack(ends)
@@ -142,9 +143,11 @@ class PlainBackend:
             logits_SV = logits_TV[len(prompt) - 1 :].float()
             total_S = logits_SV.logsumexp(-1)
             if scoring == "trie":  # at each token, only those compete that continue to the text of some action
-                total_S = torch.stack([
-                    logits_SV[t, _next_tokens(candidates.ids, ids[:t])].logsumexp(-1) for t in range(len(ids))
-                ])  # fmt: skip
+                totals = list[Tensor]()
+                for t in range(len(ids)):
+                    competing = _next_tokens(candidates.ids, ids[:t])
+                    totals.append(logits_SV[t, competing].logsumexp(-1))
+                total_S = torch.stack(totals)
             logp = (logits_SV[range(len(ids)), ids] - total_S).sum()
             found.append(logp / {"token": len(ids), "word": words}.get(scoring, 1))
         return torch.stack(found), hidden_TD[len(prompt) - 1]
@@ -194,7 +197,9 @@ class PlainBackend:
             self.lm.activate()
         logits_NV = own_logits(self.core, hidden_ND)
         self.lm.counters.logits += logits_NV.numel()
-        return logits_NV if rows is None else logits_NV[:, rows]
+        if rows is None:
+            return logits_NV
+        return logits_NV[:, rows]
 
 
 def _next_tokens(texts: Sequence[Ids], prefix: Ids) -> list[int]:

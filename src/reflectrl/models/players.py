@@ -20,7 +20,7 @@ from torch import Tensor
 
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.prompts import Prompt, policy_prompt, question_prompt, reflector_prompt, tokenize, words_prompt
-from reflectrl.core.types import Observation, Sampling, Turn, UserError
+from reflectrl.core.types import Choice, Observation, Reflection, Sampling, Turn, UserError
 from reflectrl.models.backend import Candidates, Completion, Draw, Scoring
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.labels import Labels, find_labels
@@ -55,7 +55,9 @@ def draw(logits_BV: Tensor, generators: Sequence[np.random.Generator], sampling:
         tokens = logp_BV.argmax(-1)
         return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
     logp_BV = nucleus(logits_BV / max(sampling.temperature, COLDEST), sampling.top_p).log_softmax(-1)
-    precise = torch.float32 if logits_BV.device.type == "mps" else torch.float64  # Apple's GPUs know no float64
+    precise = torch.float64
+    if logits_BV.device.type == "mps":  # Apple's GPUs know no float64
+        precise = torch.float32
     uniform = torch.tensor([g.random() for g in generators], dtype=precise).to(logits_BV.device, non_blocking=True)
     cumulative_BV = logp_BV.to(precise).exp().cumsum(-1)
     tokens = torch.searchsorted(cumulative_BV, (uniform * cumulative_BV[:, -1])[:, None], right=True)[:, 0]
@@ -208,8 +210,11 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         self.calibration = 1.0
         self.scoring, self.packs = scoring, scoring == "enumeration"
         self.shuffle_labels = shuffle_labels and self.packs
-        self._opening = "" if lm.chat is None else lm.chat.after
-        self._labels = self.labels() if self.packs else Labels((), (), "")
+        self._opening, self._labels = "", Labels((), (), "")
+        if lm.chat is not None:
+            self._opening = lm.chat.after
+        if self.packs:
+            self._labels = self.labels()
         self._candidates: dict[Actions | int, Candidates] = {}
         if scoring == "options":
             lm.ensure_option_head()
@@ -226,12 +231,16 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
 
     def candidates(self, actions: Actions) -> Candidates:
         """Return the tokens of each action's answer: its label, in the order of listing, or its text."""
-        # Labels depend on the number of actions only, so most steps share an entry.
-        key = len(actions) if self.packs else actions
+        key: Actions | int = actions
+        if self.packs:  # labels depend on the number of actions only, so most steps share an entry
+            key = len(actions)
         if key not in self._candidates:
             if len(self._candidates) >= max(1, self.memory):
                 self._candidates.clear()
-            self._candidates[key] = self._labelled(len(actions)) if self.packs else self._in_words(actions)
+            if self.packs:
+                self._candidates[key] = self._labelled(len(actions))
+            else:
+                self._candidates[key] = self._in_words(actions)
         return self._candidates[key]
 
     def _labelled(self, count: int) -> Candidates:
@@ -243,8 +252,9 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
 
     def _in_words(self, actions: Actions) -> Candidates:
         """Return the tokens of the actions' texts, each with its end."""
-        # A chat template ends with a line break. Elsewhere a space separates the answer from the prompt's last word.
-        space, before = ("", self._opening) if self._opening else (" ", IN_WORDS)
+        space, before = " ", IN_WORDS
+        if self._opening:  # a chat template ends with a line break, so no space has to separate the answer
+            space, before = "", self._opening
         ids, words = list[Ids](), list[int]()
         for action in actions:
             text = self.lm.encode(space + action, before)
@@ -281,8 +291,10 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
 
     def answer(self, actions: Actions, action: int, label: int) -> Ids:
         """Return the tokens that choose an action that is listed under label number `label`."""
-        index = label if self.packs else action
-        return self.candidates(actions).ids[index]
+        candidates = self.candidates(actions)
+        if self.packs:
+            return candidates.ids[label]
+        return candidates.ids[action]
 
     def logits(self, prompts: Sequence[Ids], actions: Sequence[Actions]) -> tuple[Tensor, Tensor]:
         """Compute logits (P, A) of each prompt's actions, and hidden states (P, D) after it. Gradients flow.
@@ -309,10 +321,10 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
             questions.append((ids, actions))
             tokens.append(len(ids) + len(self.action_tokens(actions)))
         logits = self.cached_results(questions, episodes, tokens, remember=self.memory > 0)
-        return [
-            self._choose(question, order, logits_A, episode.rng)
-            for question, order, logits_A, episode in zip(questions, orders, logits, episodes, strict=True)
-        ]
+        turns = list[Turn]()
+        for question, order, logits_A, episode in zip(questions, orders, logits, episodes, strict=True):
+            turns.append(self._choose(question, order, logits_A, episode.rng))
+        return turns
 
     def _choose(
         self, question: Question, order: tuple[int, ...], logits_A: np.ndarray, rng: np.random.Generator
@@ -331,7 +343,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         if order:
             choice, probs_of_actions = order[label], np.empty_like(probs_A)
             probs_of_actions[list(order)] = probs_A
-        return Turn(
+        return Choice(
             "policy",
             actions[choice],
             choice=choice,
@@ -352,7 +364,10 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         self, keys: Sequence[Question], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
     ) -> list[np.ndarray]:
         """Compute logits of the listed actions."""
-        prompts, candidates = [ids for ids, _ in keys], [self.candidates(actions) for _, actions in keys]
+        prompts, candidates = list[Ids](), list[Candidates]()
+        for ids, actions in keys:
+            prompts.append(ids)
+            candidates.append(self.candidates(actions))
         logits_PA, _ = self.backend.score(prompts, candidates, self.scoring, caches, share=self.memory > 0)
         rows = []
         for row_A, (_, actions) in zip(logits_PA.cpu(), keys, strict=True):
@@ -391,15 +406,23 @@ class Reflector(LanguagePlayer[Ids, Completion]):
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
         longest = self.max_new_tokens
-        prompts = [self.prompt(episode.observation) for episode in episodes]
-        # Only greedy texts are the same every time. The cache has room for the text and for rejected guesses.
+        prompts, room = list[Ids](), list[int]()
+        for episode in episodes:
+            prompt = self.prompt(episode.observation)
+            prompts.append(prompt)
+            room.append(2 * (len(prompt) + longest))  # for the text, and for rejected guesses
+        # Only greedy texts are the same every time.
         remember = self.memory > 0 and self.sampling.temperature == 0
-        written = self.cached_results(prompts, episodes, [2 * (len(ids) + longest) for ids in prompts], remember)
-        texts = {ids: self.lm.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in dict(written)}
-        return [
-            Turn("reflector", texts[ids], token_ids=ids, logprobs=logp, sampling=self.sampling, prompt_ids=prompt)
-            for prompt, (ids, logp) in zip(prompts, written, strict=True)
-        ]
+        written = self.cached_results(prompts, episodes, room, remember)
+        turns, texts = list[Turn](), dict[Ids, str]()
+        for prompt, (ids, logp) in zip(prompts, written, strict=True):
+            if ids not in texts:  # side by side, many episodes get the same reflection
+                texts[ids] = self.lm.tokenizer.decode(ids, skip_special_tokens=True).strip()
+            text, sampling = texts[ids], self.sampling
+            turns.append(
+                Reflection("reflector", text, token_ids=ids, logprobs=logp, sampling=sampling, prompt_ids=prompt)
+            )
+        return turns
 
     def prompt(self, observation: Observation) -> Ids:
         """Return the token ids of the prompt for a reflection, which leaves room for the longest one."""

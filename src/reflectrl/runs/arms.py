@@ -73,13 +73,17 @@ def reflector_positive(plan: Plan) -> Artifact:
 
 def policy(plan: Plan) -> Artifact:
     """Plan a policy that reads reflections, after SFT."""
-    start = reflector if plan.recipe.sft.policy_from == "reflector" else base
+    start: Model = base
+    if plan.recipe.sft.policy_from == "reflector":
+        start = reflector
     return _with_reflections(plan, "policy", "policy", start, negatives=True)
 
 
 def policy_positive(plan: Plan) -> Artifact:
     """Plan a policy that reads reflections, after SFT without negative examples."""
-    start = reflector_positive if plan.recipe.sft.policy_from == "reflector" else base
+    start: Model = base
+    if plan.recipe.sft.policy_from == "reflector":
+        start = reflector_positive
     return _with_reflections(plan, "policy-positive", "policy", start, negatives=False)
 
 
@@ -180,9 +184,14 @@ class Players(NamedTuple):
 
 def start_of(plan: Plan, arm: Arm) -> Players:
     """Plan the models of an arm before online RL, and the teaching episodes that it shows to them."""
-    speaking = arm.reflector(plan) if arm.reflector else None
-    acting = arm.policy(plan) if arm.policy else None
-    return Players(acting, speaking, teaching(plan, "train") if arm.shows else None)
+    players = Players(None, None)
+    if arm.reflector:
+        players = players._replace(reflector=arm.reflector(plan))
+    if arm.policy:
+        players = players._replace(policy=arm.policy(plan))
+    if arm.shows:
+        players = players._replace(teaching=teaching(plan, "train"))
+    return players
 
 
 def players_of(plan: Plan, name: str, arm: Arm) -> Players:
@@ -196,19 +205,27 @@ def players_of(plan: Plan, name: str, arm: Arm) -> Players:
         own = stages.own_wins(plan, "own")
         learned = stages.imitated_wins(plan, "own-wins", start=start.policy, train=own.part(0), validation=own.part(1))
         start = start._replace(policy=learned)
-    begins_at_wins = config.reverse and (plan.is_taught or plan.recipe.teach.by == "log")
-    sections = [section for section in plan.recipe.sections.values() if hasattr(section, "rl_settings")]
+    log = episodes = None
+    if config.replay_log:
+        log = hook("log")(plan)
+    # Where nobody teaches, there are no wins to begin at.
+    if config.reverse and (plan.is_taught or plan.recipe.teach.by == "log"):
+        episodes = teaching(plan, "train")
+    settings = list[str]()
+    for section in plan.recipe.sections.values():
+        if hasattr(section, "rl_settings"):  # a package's section can change RL, as a judge's rewards do
+            settings += section.rl_settings(plan.recipe)
     trained = stages.learned_online(
         plan,
         name,
         reflector=start.reflector,
         policy=start.policy,
-        log=hook("log")(plan) if config.replay_log else None,
-        teaching=teaching(plan, "train") if begins_at_wins else None,
+        log=log,
+        teaching=episodes,
         imitated=isinstance(start.policy, Artifact) and start.policy.kind == "sft",
         own=own and own.part(0),
         changes=dict(arm.rl),
-        settings=[key for section in sections for key in section.rl_settings(plan.recipe)],
+        settings=settings,
     )
     return Players(trained, trained.given("reflector"))
 
@@ -216,9 +233,15 @@ def players_of(plan: Plan, name: str, arm: Arm) -> Players:
 def planned_evaluation(plan: Plan, name: str, arm: Arm) -> Artifact:
     """Plan the evaluation of an arm, with all that it needs."""
     acting, speaking, shown = players_of(plan, name, arm)
-    played = PLAYED if arm.player == "policy" else ("env",)
-    # Without repeats there is no such key, so that evaluations of earlier versions keep their fingerprints.
-    extent = ("eval.repeats",) if plan.recipe.eval.repeats > 1 else ()
+    config, settings, extent = plan.recipe.eval, ["env"], list[str]()
+    if arm.player == "policy":
+        settings = [*PLAYED]
+    settings += arm.settings
+    # Two keys count only where they are used, so that evaluations of earlier versions keep their fingerprints.
+    if config.temperature == "fitted" and arm.policy:
+        settings.append("eval.temperature")
+    if config.repeats > 1:
+        extent.append("eval.repeats")
     return stages.evaluation(
         plan,
         name,
@@ -226,7 +249,7 @@ def planned_evaluation(plan: Plan, name: str, arm: Arm) -> Artifact:
         policy=acting,
         teaching=shown,
         arm=arm,
-        settings=(*played, *arm.settings),
+        settings=settings,
         extent=extent,
     )
 

@@ -84,7 +84,9 @@ class Artifact:
     @property
     def key(self) -> str:
         """Name of the artifact in the graph, in state.json and on the screen."""
-        return f"{self.kind} {self.name}" if self.always else f"{self.kind} {self.name} (seed {self.seed})"
+        if self.always:  # such artifacts are about all seeds
+            return f"{self.kind} {self.name}"
+        return f"{self.kind} {self.name} (seed {self.seed})"
 
     @property
     def path(self) -> str:
@@ -94,7 +96,9 @@ class Artifact:
     @property
     def training(self) -> str:
         """Folder of the learner's state while a model is trained, relative to the run folder; "" without one."""
-        return f"{self.path}.learner" if self.outputs[0].endswith("/reflectrl.json") else ""
+        if not self.outputs[0].endswith("/reflectrl.json"):
+            return ""
+        return f"{self.path}.learner"
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -104,12 +108,12 @@ class Artifact:
     @property
     def made_from(self) -> tuple[Artifact, ...]:
         """Inputs that its fingerprint covers, in the order of the arguments."""
-        return tuple(one.artifact for one in _inputs(self.arguments.values()) if one.counts)
+        return tuple(given.artifact for given in _inputs(self.arguments.values()) if given.counts)
 
     @property
     def needs(self) -> tuple[Artifact, ...]:
         """All its inputs."""
-        return tuple(one.artifact for one in _inputs(self.arguments.values()))
+        return tuple(given.artifact for given in _inputs(self.arguments.values()))
 
     def part(self, number: int) -> Input:
         """Return one of several outputs, as an input of another artifact."""
@@ -135,7 +139,9 @@ class Artifact:
 
     def is_begun(self, folder: Path) -> bool:
         """Tell whether any part of it exists: an output, or the state of an unfinished training."""
-        patterns = (*self.outputs, f"{self.training}*") if self.training else self.outputs
+        patterns = list(self.outputs)
+        if self.training:
+            patterns.append(f"{self.training}*")
         return any(any(folder.glob(pattern)) for pattern in patterns)
 
     def __reduce__(self) -> Any:
@@ -293,7 +299,8 @@ class Kind:
             Its handle.
         """
         inspect.signature(self.build).bind(None, **arguments)  # a wrong argument is a bug that planning shows
-        seed = plan.seed if seed is None else seed
+        if seed is None:
+            seed = plan.seed
         made = Artifact(
             maker=self,
             recipe=plan.recipe,
@@ -332,20 +339,24 @@ def artifact(
 def graph_of(artifacts: Iterable[Artifact]) -> Graph:
     """Return the artifacts by key, in the given order, which must put inputs first. Of equal keys, the first counts."""
     graph: dict[str, Artifact] = {}
-    for one in artifacts:
-        assert all(needed.key in graph for needed in one.needs), f"{one.key} stands before one of its inputs"
-        graph.setdefault(one.key, one)
+    for added in artifacts:
+        assert all(needed.key in graph for needed in added.needs), f"{added.key} stands before one of its inputs"
+        graph.setdefault(added.key, added)
     return graph
 
 
 def _marked_path(output: str) -> str:
     """Return the path that an output marks as complete: the file itself, or the folder around a model's card."""
     folder, _, file = output.rpartition("/")
-    return folder if file in ("reflectrl.json", "config.json", "reference_cache.json") else output
+    if file in ("reflectrl.json", "config.json", "reference_cache.json"):
+        return folder
+    return output
 
 
 def _as_input(value: Handle) -> Input:
-    return Input(value, value.path) if isinstance(value, Artifact) else value
+    if isinstance(value, Artifact):
+        return Input(value, value.path)
+    return value
 
 
 def _inputs(values: Iterable[Any]) -> Iterator[Input]:
@@ -361,7 +372,9 @@ def _resolved(value: Any, folder: Path) -> Any:
     """Return an argument as the builder gets it."""
     if isinstance(value, Artifact | Input):
         return folder / _as_input(value).path
-    return tuple(_resolved(one, folder) for one in value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return tuple(_resolved(item, folder) for item in value)
+    return value
 
 
 def _planned_again(recipe: Recipe, key: str) -> Artifact:

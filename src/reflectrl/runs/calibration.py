@@ -48,7 +48,7 @@ def row_of_decisions(episodes: Iterable[Episode], env: TextEnv) -> Row:
         rights = best_actions(env, episode) if judge == "teacher" else [None] * len(episode.steps)
         for step, right in zip(episode.steps, rights, strict=True):
             turn = step.choice
-            if turn is not None and turn.choice is not None and len(turn.probs) > 1:
+            if turn is not None and len(turn.probs) > 1:
                 correct = episode.success if right is None else turn.choice in right
                 decisions.append(Decision(turn.probs[turn.choice], correct))
     return calibration_row(decisions, judge)

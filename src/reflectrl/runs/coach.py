@@ -136,7 +136,7 @@ def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str
     gain = course.late[1] - course.early[1]
     moved = course.spread > 0 and gain > 0.2 * course.spread
     if course.won < HARDLY and course.spread == 0:
-        yield "no episode ever earned anything else than the others, so nothing could be learned", f"{pay}, or {show}"
+        yield "all episodes earned the same, so there was nothing to learn from", f"{pay}, or {show}"
     if course.won < HARDLY and course.share >= IDLE:
         yield (
             f"trying costs more than it brings, so it learned to avoid the costs by {course.action!r}: "
@@ -149,7 +149,7 @@ def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str
             f"give it more time (--minutes 20), {pay} closer to the win, or {show}",
         )
     if course.won < HARDLY:
-        yield "wins are too rare to learn from: chance hardly ever finds the whole way", f"{pay}, or {show}"
+        yield "wins are too rare to learn from: chance hardly ever reaches one", f"{pay}, or {show}"
     if course.highest > course.late[0] + 0.2:
         yield (
             f"it had won {course.highest:.0%} and lost it again: the steps of learning were too large",
@@ -162,13 +162,13 @@ def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str
         )
     if luck:
         yield (
-            "luck decides a part here: the same actions end differently, so no player wins always",
+            "luck plays a part here: the same actions end differently, so no player can always win",
             f"compare with the best player that you know of (reflectrl play {name}), not with 100 %",
         )
     if course.late[0] > course.best + 0.2:
         yield (
-            "it wins the tasks that it trains on, and not those of validation: it knows them by heart",
-            "more training tasks, and a text that says what matters in words that come again",
+            "it wins its training tasks but not the validation tasks: it has memorised them",
+            "more training tasks, and a text that says what matters in the same words in every task",
         )
     if course.entropy is not None and course.entropy < 0.1:
         yield (

@@ -70,13 +70,14 @@ def best_taught(recipe: Recipe) -> str:
     Raises:
         UserError: a log is missing or damaged.
     """
-    episodes = [labelled(episode) for name in recipe.teach.log for episode in read_episodes(Path(name))]
-    told = [
-        any(step.label and step.reflection is not None for step in episode.steps)
-        for episode in episodes
-        if episode.success
-    ]
-    return "reflect-rl" if recipe.teach.reflections == "outcomes" or (told and all(told)) else "no-reflection"
+    reflected = list[bool]()  # for each episode that won
+    for name in recipe.teach.log:
+        for episode in map(labelled, read_episodes(Path(name))):
+            if episode.success:
+                reflected.append(any(step.label and step.reflection is not None for step in episode.steps))
+    if recipe.teach.reflections == "outcomes" or (reflected and all(reflected)):
+        return "reflect-rl"
+    return "no-reflection"
 
 
 def check_log(recipe: Recipe, run: RunFolder) -> None:

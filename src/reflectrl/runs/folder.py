@@ -77,7 +77,7 @@ def unusable(folder: Path, error: OSError) -> UserError:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """Lock the run folder within the block. The lock ends with the process, even if the process is killed.
 
     Raises:
@@ -99,7 +99,7 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def claim(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> State:
+def acquire(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> State:
     """Write the recipe into the run folder, unless the folder's content was made with other settings.
 
     From now on, the recipe's names are trusted in this folder, since they were trusted before the run began.

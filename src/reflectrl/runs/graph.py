@@ -57,7 +57,9 @@ def planned(recipe: Recipe) -> Graph:
         UserError: the recipe names an unknown arm, or settings contradict each other.
     """
     kind = kind_of(recipe)
-    return plan_environment(recipe) if kind is ENVIRONMENT else kind.plan(recipe)
+    if kind is ENVIRONMENT:  # called by name, so that an editor finds the way from the command to the loss
+        return plan_environment(recipe)
+    return kind.plan(recipe)
 
 
 def plan_environment(recipe: Recipe) -> Graph:
@@ -73,8 +75,10 @@ def plan_environment(recipe: Recipe) -> Graph:
     made, evaluations = dict[str, Artifact](), list[Artifact]()
     for seed in recipe.seeds:
         plan = Plan(recipe, seed, is_taught, made)
-        for split in ("train", "validation") if is_taught else ():
-            teaching(plan, split)
+        # Planned before the arms ask for them, so that every run makes them first, and in this order.
+        if is_taught:
+            teaching(plan, "train")
+            teaching(plan, "validation")
         if models_play:
             base(plan)
         evaluations += [planned_evaluation(plan, name, arm) for name, arm in arms.items()]
@@ -113,7 +117,7 @@ def show_arms(context: Context) -> None:
 
 def in_order(artifacts: Iterable[Artifact]) -> Graph:
     """Return artifacts by key, stage by stage."""
-    return graph_of(sorted(artifacts, key=lambda one: STAGES.index(one.stage)))
+    return graph_of(sorted(artifacts, key=lambda artifact: STAGES.index(artifact.stage)))
 
 
 ENVIRONMENT = RunKind("", lambda recipe: True, plan_environment, begin_environment, show_arms)

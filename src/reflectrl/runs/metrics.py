@@ -79,7 +79,7 @@ class MetricsFile:
 
     def write(self, metrics: dict[str, Any]) -> Verdict:
         """Write a line. Returns a listener's request to the training, which is the same on all ranks."""
-        verdict, why = distributed.first(lambda: self._told(metrics)) if self._listeners else ("", "")
+        verdict, why = distributed.first(lambda: self._verdict(metrics)) if self._listeners else ("", "")
         if why:
             metrics = {**metrics, "alarm": why}
         self._file.write(seal(json.dumps({**self.shared, **metrics})) + "\n")
@@ -87,7 +87,7 @@ class MetricsFile:
         os.fsync(self._file.fileno())  # a state that is saved next relies on it
         return verdict
 
-    def _told(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
+    def _verdict(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
         """Return the first listener's answer that has a reason."""
         heard = [listener.heard(metrics) for listener in self._listeners]
         return next((one for one in heard if one[1]), ("", ""))

@@ -105,13 +105,13 @@ class Ranks:
 
     def follow(self, context: Context, graph: Graph) -> None:
         """Do this rank's share of each artifact that the first rank names, until there are no more."""
-        if not (precision := self._heard()):
+        if not (precision := self._next_key()):
             return  # the first rank has ended before it made anything
         context = context.with_precision(precision.replace(UNDECIDED, ""))
         with tempfile.TemporaryDirectory(prefix="reflectrl-rank-") as scratch:
             context = replace(context, run=FollowersFolder(context.run.path, Path(scratch)))
             (Path(scratch) / "episodes").mkdir()
-            while key := self._heard():
+            while key := self._next_key():
                 with together(self.team):
                     make(context, graph[key], silently)
 
@@ -119,7 +119,7 @@ class Ranks:
         self.store.set(f"next {self._made}", what)
         self._made += 1
 
-    def _heard(self) -> str:
+    def _next_key(self) -> str:
         """Return the next artifact's key from the first rank; "" after the last one."""
         with _lost():
             while not self.store.check([f"next {self._made}"]):

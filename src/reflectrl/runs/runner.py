@@ -12,7 +12,7 @@ from reflectrl.core.terminal import console
 from reflectrl.learn.checkpoint import drop_state
 from reflectrl.runs import metrics
 from reflectrl.runs.artifact import STAGES, Artifact, Build, Graph
-from reflectrl.runs.folder import Context, RunFolder, alone, claim, unusable
+from reflectrl.runs.folder import Context, RunFolder, acquire, folder_lock, unusable
 from reflectrl.runs.graph import kind_of, planned
 from reflectrl.runs.progress import Board, silently
 from reflectrl.runs.ranks import joined
@@ -35,8 +35,8 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
             ranks.follow(context, graph)
             return
         try:
-            with alone(folder):
-                state = claim(recipe, folder, graph, context.tasks)
+            with folder_lock(folder):
+                state = acquire(recipe, folder, graph, context.tasks)
                 if ranks is not None:
                     ranks.lead(state.auto_precision)
                 context = context.with_precision(state.auto_precision)
@@ -85,7 +85,9 @@ class _Run:
     def missing(self, stage: str) -> list[Artifact]:
         """Return the artifacts of a stage that are not complete."""
         folder, missing = self.context.run.path, []
-        for artifact in [one for one in self._of(stage) if not one.always]:
+        for artifact in self._of(stage):
+            if artifact.always:
+                continue
             if not artifact.exists(folder) or Build(self.context, artifact, silently).is_unfinished():
                 missing.append(artifact)
             elif artifact.training:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reflectrl.core.config import Recipe
 from reflectrl.core.envs import make
-from reflectrl.core.plugins import brought
+from reflectrl.core.plugins import installed
 from reflectrl.core.prompts.chat import system_prompt
 from reflectrl.models.checking import require_usable
 
@@ -22,5 +22,5 @@ def check_models(recipe: Recipe) -> None:
         if source != "scratch":
             rules, labelled = make(recipe.env).instructions, recipe.play.scoring == "enumeration"
             require_usable(source, recipe.model, labelled, system_prompt(rules, "policy", labelled=labelled))
-    for check in brought("checks"):
+    for check in installed("checks"):
         check.require(recipe)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,8 +41,11 @@ def teacher_episodes(build: Build) -> None:
     planned = planned_demonstrations(recipe, env, build.seed, build.name)
     done, labelled = finished_lines(build.out), is_labelled(recipe)
     with EpisodeLog(build.out) as log:
-        for i, one in islice(enumerate(planned), done, None):
-            episode = one if isinstance(one, Episode) else teach(env, one, recipe.teach.unsafe_noise)
+        for i, demonstration in islice(enumerate(planned), done, None):
+            if isinstance(demonstration, Episode):  # somebody has played and recorded it
+                episode = demonstration
+            else:
+                episode = teach(env, demonstration, recipe.teach.unsafe_noise)
             if labelled:
                 require_labels(most_actions([episode]))
             log.append(episode)
@@ -68,7 +71,7 @@ def random_episodes(build: Build) -> None:
     """
     from reflectrl.core.envs import make
     from reflectrl.core.envs.pool import pool_of
-    from reflectrl.core.episodes import to_line
+    from reflectrl.core.episodes import to_lines
     from reflectrl.learn.checkpoint import write_text
     from reflectrl.learn.signal import doubt_about_success, most_actions, random_play, signal_of, ways_out
     from reflectrl.models.labels import require_labels
@@ -89,7 +92,7 @@ def random_episodes(build: Build) -> None:
         raise UserError(f"reward alone teaches nothing here: {signal.problem}; {ways_out(signal, env)}")
     if doubt := doubt_about_success(signal, env):
         LOG.warning("reflectrl: %s", doubt)
-    write_text(build.out, "".join(f"{to_line(episode)}\n" for episode in episodes))
+    write_text(build.out, to_lines(episodes))
 
 
 # ---- models before online RL ---------------------------------------------------------------------------------------
@@ -211,7 +214,7 @@ def own_wins(build: Build) -> None:
     from functools import partial
 
     from reflectrl.core.envs import make
-    from reflectrl.core.episodes import to_line
+    from reflectrl.core.episodes import to_lines
     from reflectrl.learn.checkpoint import write_text
     from reflectrl.learn.own_wins import find_wins
     from reflectrl.learn.signal import luck_decides, random_play, signal_of
@@ -219,9 +222,9 @@ def own_wins(build: Build) -> None:
 
     recipe, make_env = build.recipe, partial(make, build.recipe.env)
     tasks = evenly(make_env().tasks("train"), recipe.rl.own_wins)
-    sample = [one for batch in random_play(tasks, make_env, build.seed, 16, 2000) for one in batch]
+    sample = list(chain.from_iterable(random_play(tasks, make_env, build.seed, 16, 2000)))
     chance = signal_of(sample).won / len(sample)
-    found, steps, reason = list[Episode](), 0, ""
+    wins, steps, reason = list[Episode](), 0, ""
     if luck_decides(make_env, tasks):
         reason = "luck decides what actions do, so nothing is searched"
     elif chance >= 0.5:
@@ -229,15 +232,20 @@ def own_wins(build: Build) -> None:
     else:
         searched = find_wins(make_env, tasks, recipe.rl.own_wins_steps, build.seed)
         for number, (episode, taken) in enumerate(searched, start=1):
-            found, steps = found + ([episode] if episode is not None else []), steps + taken
-            build.tick(number, len(tasks), f"chance wins {chance:.0%}; {len(found)} wins found in {steps:,} steps")
+            steps += taken
+            if episode is not None:
+                wins.append(episode)
+            build.tick(number, len(tasks), f"chance wins {chance:.0%}; {len(wins)} wins found in {steps:,} steps")
     if reason:
         build.tick(1, 1, reason)
-    held_out = found[::5] if len(found) > 1 else found
-    trained = [episode for episode in found if episode not in held_out] or found
+    held_out = trained = wins
+    if len(wins) > 1:  # a single win has to serve for both
+        held_out = wins[::5]
+        trained = [episode for episode in wins if episode not in held_out] or wins
     folder = build.context.run.path
+    # The training episodes come last, because their file tells that the search is over.
     for path, episodes in zip(build.artifact.outputs[::-1], (held_out, trained), strict=True):
-        write_text(folder / path, "".join(f"{to_line(episode)}\n" for episode in episodes))
+        write_text(folder / path, to_lines(episodes))
 
 
 @artifact("imitate", "sft", CHECKPOINT, settings=(*PLAYED, "sft", "rl.own_wins_updates"), shared=True)
@@ -267,11 +275,13 @@ def imitated_wins(build: Build, *, start: Source, train: Path, validation: Path)
             build.tick(int(metrics["step"]), steps, f"evaluation loss {metrics['eval_loss']:.4f}")
             return log.write(metrics)
 
+        ended = "no wins to imitate"
         if train.stat().st_size:
+            ended = ""
             rows = {path: sft_examples(recipe, lm, "plain", path, False, seed) for path in (train, validation)}
             settings = replace(recipe.sft, steps=steps)
             train_sft(lm, rows[train], rows[validation], settings, named_seed(seed, name), note, build.learner)
-    build.tick(steps, steps, "" if train.stat().st_size else "no wins to imitate")
+    build.tick(steps, steps, ended)
     write_folder(build.out, lm.saver(artifact=name, seed=seed))
     drop_state(build.learner)
 
@@ -311,7 +321,9 @@ def learned_online(
 
     recipe, seed = build.recipe, build.seed
     config = replace(recipe.rl, **changes)
-    wins = [episode for episode in read_episodes(teaching) if episode.success] if teaching else []
+    wins = list[Episode]()
+    if teaching is not None:
+        wins += [episode for episode in read_episodes(teaching) if episode.success]
     if own is not None:
         wins += read_episodes(own)
         imitated = bool(wins)
@@ -324,15 +336,18 @@ def learned_online(
     if reflector_lm is not None:
         speaking = make_reflector(recipe, reflector_lm)
     logged: list[Episode] = []
-    if log is not None:
-        seen = with_reflections if reflector else without_reflections  # the log as this arm would have seen it
-        logged += seen(read_episodes(log))
+    if log is not None:  # the log as this arm would have seen it
+        if reflector:
+            logged += with_reflections(read_episodes(log))
+        else:
+            logged += without_reflections(read_episodes(log))
     if speaking is not None and speaking.carries:
         logged, wins = list(with_carried(logged)), list(with_carried(wins))
     rl_seed = named_seed(seed, build.trained)
     with pool_of(recipe) as envs, metrics_log(build, config.updates) as note:
-        # A held policy needs a reference at first, even if nothing pulls it back later.
-        collecting = replace(config, kl_coef=config.kl_coef + config.hold_kl) if hold else config
+        collecting = config
+        if hold:  # such a policy needs a reference at first, even if nothing pulls it back later
+            collecting = replace(config, kl_coef=config.kl_coef + config.hold_kl)
         rollouts = rollouts_of(build)(acting, speaking, envs, collecting, rl_seed, logged, wins)
         train_online(rollouts, config, rl_seed, note, build.learner, hold)
     write_folder(build.out, acting.lm.saver(artifact=build.trained, seed=seed))

@@ -190,13 +190,13 @@ def seldom(tick: Tick, seconds: float = 0.5) -> Tick:
     """Return a `tick` that passes on at most one call per this many seconds, and always the last one."""
     said = 0.0
 
-    def told(done: int, total: int, note: str) -> None:
+    def throttled(done: int, total: int, note: str) -> None:
         nonlocal said
         if done == total or time.monotonic() - said > seconds:
             tick(done, total, note)
             said = time.monotonic()
 
-    return told
+    return throttled
 
 
 def prepare_child(news: Any) -> None:

@@ -67,6 +67,12 @@ def _check_env() -> type:
     return CheckEnv
 
 
+def _certify() -> type:
+    from reflectrl.tools.certify.verb import Certify
+
+    return Certify
+
+
 def _watch() -> type:
     from reflectrl.tools.watching.live import Watch
 
@@ -128,6 +134,7 @@ VERBS = {
     "bench": _bench,
     "data": _data,
     "check-env": _check_env,
+    "certify": _certify,
     "watch": _watch,
     "sweep": _sweep,
     "compare": _compare,

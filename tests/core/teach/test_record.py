@@ -12,7 +12,7 @@ import pytest
 import reflectrl
 from reflectrl.core.envs import make
 from reflectrl.core.envs.adapter import GymTextEnv
-from reflectrl.core.episodes import read_episodes, told
+from reflectrl.core.episodes import as_foreign, read_episodes
 from reflectrl.core.teach import RecordEpisodes, Recorder, Recording, replayed, tasks_of
 from reflectrl.core.types import Episode, Observation, Task, UserError
 
@@ -154,7 +154,7 @@ class TestRecordEpisodes:
         episodes = list(read_episodes(tmp_path / "d.jsonl"))
         plain = make({"name": "corridor", "slippery": True})
         assert [episode.task for episode in episodes] == list(plain.tasks("train")[:3])
-        assert [replayed(plain, told(episode), tasks_of(plain)) for episode in episodes] == episodes
+        assert [replayed(plain, as_foreign(episode), tasks_of(plain)) for episode in episodes] == episodes
         assert all(step.reflection and step.label == "positive" for episode in episodes for step in episode.steps)
 
     def test_a_seed_draws_the_task_that_the_environment_draws(self, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ class TestRecordEpisodes:
             (0, True, 6), (4, True, 6),
         ]  # fmt: skip
         taught = GymTextEnv("FrozenLake-v1", LAKE, settings={"is_slippery": False}, history=True)
-        assert [replayed(taught, told(episode), tasks_of(taught)) for episode in episodes] == episodes
+        assert [replayed(taught, as_foreign(episode), tasks_of(taught)) for episode in episodes] == episodes
         assert episodes[0].steps[0].observation.actions == LAKE
 
     def test_a_limit_of_the_script_ends_the_episode(self, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from reflectrl.core.config import TeachConfig
 from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv
-from reflectrl.core.episodes import EpisodeLog, task_key, told
+from reflectrl.core.episodes import EpisodeLog, as_foreign, task_key
 from reflectrl.core.players import RandomPlayer
 from reflectrl.core.players.simple import AnalystPlayer, ExpertPlayer
 from reflectrl.core.rollout import Job, rollout
@@ -56,13 +56,13 @@ class TestReplay:
         env = make(SECTION | section)
         for player in (None, RandomPlayer()):
             for episode in played(player=player, reflector=AnalystPlayer(), **section):
-                assert replayed(env, told(episode), tasks_of(env)) == episode
+                assert replayed(env, as_foreign(episode), tasks_of(env)) == episode
 
     def test_so_does_one_of_a_teacher_with_its_labels(self, env: TextEnv) -> None:
         """Teaching episodes of a run are demonstrations as well; negatives break off."""
         for one in demonstrations(env.tasks("train")[:4], TeachConfig(), 0):
             episode = teach(env, one)
-            assert replayed(env, told(episode), tasks_of(env)) == episode
+            assert replayed(env, as_foreign(episode), tasks_of(env)) == episode
 
     @pytest.mark.parametrize(
         ("section", "problem"),
@@ -76,12 +76,12 @@ class TestReplay:
     def test_other_settings_show(self, section: dict[str, Any], problem: str) -> None:
         other = make(SECTION | section)
         with pytest.raises(ValueError, match=problem):
-            replayed(other, told(played()[3]), tasks_of(other))
+            replayed(other, as_foreign(played()[3]), tasks_of(other))
 
     def test_an_episode_of_another_environment_is_named(self, env: TextEnv) -> None:
         episode = replace(played()[0], task=Task("x", "lamp", {"map": 0}))
         with pytest.raises(ValueError, match="an episode of 'lamp', and the environment is 'corridor'"):
-            replayed(env, told(episode), tasks_of(env))
+            replayed(env, as_foreign(episode), tasks_of(env))
 
 
 class TestRecorded:

@@ -14,7 +14,7 @@ import reflectrl
 from reflectrl import runs as pipeline
 from reflectrl.core.config import SFTConfig
 from reflectrl.core.episodes import read_episodes
-from reflectrl.core.types import Episode, Observation, Step, Task, Turn, UserError
+from reflectrl.core.types import Choice, Episode, Observation, Reflection, Step, Task, UserError
 from reflectrl.methods.distilled import DistillConfig, Target, distillation_loss, targets, train_distilled
 from reflectrl.models.players import Policy
 from reflectrl.runs.graph import planned
@@ -100,7 +100,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(learned: Path, like: Like, resum
 
 def episode(success: bool, action: int, probs: tuple[float, ...]) -> Episode:
     seen = Observation("", "Here.\n", ("a", "b", "c"))
-    turns = (Turn("reflector", "Go."), Turn("policy", seen.actions[action], choice=action, probs=probs))
+    turns = (Reflection("reflector", "Go."), Choice("policy", seen.actions[action], choice=action, probs=probs))
     return Episode(Task("t", "e"), (Step(seen, turns, action, 0.0),), success, False, 0)
 
 

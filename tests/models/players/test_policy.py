@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 from reflectrl.core.config import ModelConfig
 from reflectrl.core.envs import make
 from reflectrl.core.players import LiveEpisode
-from reflectrl.core.types import Observation, Sampling, Turn, UserError
+from reflectrl.core.types import Observation, Reflection, Sampling, UserError
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.players import Policy
 from reflectrl.models.scratch import save_scratch
@@ -43,7 +43,7 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
 def episode(
     actions: Sequence[str], seed: int = 0, state: str = "|T: | : |\n", reflection: str | None = "Go on."
 ) -> LiveEpisode:
-    turns = [] if reflection is None else [Turn("reflector", reflection)]
+    turns = [] if reflection is None else [Reflection("reflector", reflection)]
     return LiveEpisode(ENV, TASK, seed, np.random.default_rng(seed), Observation("", state, tuple(actions)), turns)
 
 

@@ -14,7 +14,7 @@ from corridor import CorridorEnv
 
 from reflectrl.core.config import Recipe, to_toml
 from reflectrl.core.episodes import EpisodeLog
-from reflectrl.core.types import Episode, Sampling, Step, Task, Turn
+from reflectrl.core.types import Choice, Episode, Reflection, Sampling, Step, Task
 
 SKILL = {  # the chance that a fake arm takes the best action
     "random": 0.0,
@@ -43,7 +43,7 @@ def play(env: CorridorEnv, task: Task, arm: str, seed: int, rng: np.random.Gener
         action = target if rng.random() < SKILL[arm] else int(rng.choice(count, p=probs / probs.sum()))
         order = tuple(int(i) for i in rng.permutation(count)) if arm == "reflect-rl" else tuple(range(count))
         player = arm if arm in ("random", "expert") else "policy"
-        choice = Turn(
+        choice = Choice(
             player,
             observation.actions[action],
             action,
@@ -51,7 +51,7 @@ def play(env: CorridorEnv, task: Task, arm: str, seed: int, rng: np.random.Gener
             tuple(map(float, probs)),
             sampling=Sampling(temperature=0),
         )
-        turns = (Turn("reflector", text), choice) if text else (choice,)
+        turns = (Reflection("reflector", text), choice) if text else (choice,)
         _, reward, _, truncated, info = env.step(action)
         steps.append(Step(observation, turns, action, reward, tuple(info["events"]), target=target))
     told = {"arm": arm, "seed": seed, "split": task.split, "sampling": "greedy", "model": "scratch"}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from reflectrl.core.types import Episode, Observation, Step, Task, Turn, UserError
+from reflectrl.core.types import Choice, Episode, Observation, Reflection, Step, Task, UserError
 from reflectrl.runs.report import write_report
 
 NASTY = '</script><script>document.title="broken"</script><!-- <b>&amp;'
@@ -40,8 +40,8 @@ def episode(
     arm: str, task: str, success: bool, seed: int = 0, texts: str = "map", reflection: str | None = None
 ) -> Episode:
     observation = Observation("", texts, ("left", "right"))
-    choice = Turn("policy", "right", 1, (1, 0), (0.25, 0.75))
-    turns = (Turn("reflector", reflection), choice) if reflection else (choice,)
+    choice = Choice("policy", "right", 1, (1, 0), (0.25, 0.75))
+    turns = (Reflection("reflector", reflection), choice) if reflection else (choice,)
     told = {"arm": arm, "seed": seed, "split": "test", "sampling": "greedy"}
     return Episode(Task(task, "toy"), (Step(observation, turns, 1, 0.5, ("won",)),), success, False, seed, told)
 
@@ -110,6 +110,40 @@ def test_ties_are_all_marked(tmp_path: Path) -> None:
     assert marked == {"sft": True, "rl-only": False, "reflect-rl": True}
 
 
+def test_nothing_is_marked_that_is_no_better_than_random_play(tmp_path: Path) -> None:
+    results_with(tmp_path / "run", random=0.5, sft=0.5, rl_only=0.25)
+    page = page_of(tmp_path / "run")
+    assert 'class="success best"' not in page and '<p class="lead">' not in page
+
+
+ROW: dict[str, Any] = {"arm": "sft", "split": "test", "stage": "full", "sampling": "greedy", "seed": 0, "success": 0.5}
+
+
+def test_greedy_play_of_the_test_split_stands_first_and_the_rest_is_folded(tmp_path: Path) -> None:
+    kinds = [("train", "greedy"), ("test", "sampled"), ("test", "greedy")]
+    rows = [{**ROW, "split": split, "sampling": sampling} for split, sampling in kinds]
+    (tmp_path / "results.json").write_text(json.dumps({"rows": rows}))
+    page = page_of(tmp_path)
+    titles = re.findall(r'<h3>(\w+) <span class="soft">· (\w+)</span></h3>', page)
+    assert titles == [("test", "greedy"), ("test", "sampled"), ("train", "greedy")]
+    folded = page.index("Other splits and ways of playing (2)")
+    assert page.index("· greedy") < folded < page.index("· sampled")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.0123, "0.012"), (0.5, "0.50"), (3.21, "3.2"), (75.3, "75"), (0.0, "0.0")]
+)
+def test_seconds_have_two_digits_that_count(tmp_path: Path, seconds: float, shown: str) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"rows": [{**ROW, "seconds": seconds}]}))
+    assert f'<td class="n">{shown}</td>' in page_of(tmp_path)
+
+
+def test_a_return_that_rounds_to_zero_has_no_sign(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"rows": [{**ROW, "return": -0.004}]}))
+    page = page_of(tmp_path)
+    assert "−0.00" not in page and "0.00</td>" in page
+
+
 def test_shares_that_were_recorded_have_columns(tmp_path: Path) -> None:
     common = {"split": "test", "stage": "full", "sampling": "sampled", "seed": 0, "success": 0.5}
     rows = [{**common, "arm": "sft", "pass@2": 0.75}, {**common, "arm": "large", "pass@2": 1.0, "illegal": 0.125}]
@@ -136,7 +170,7 @@ def test_each_part_of_training_has_its_curves(whole_page: str) -> None:
         assert title in text
     for part in ("Reinforcement learning", "fine-tuning of the reflector", "policy, with reflections"):
         assert part in text
-    assert "bands reach from the lowest seed to the highest" in text
+    assert "bands extend from the lowest seed to the highest" in text
 
 
 def test_ids_are_unique_and_every_reference_finds_one(whole_page: str) -> None:

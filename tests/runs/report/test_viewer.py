@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reflectrl.core.types import Episode, Observation, Step, Task, Turn
+from reflectrl.core.types import Choice, Episode, Observation, Reflection, Step, Task
 from reflectrl.runs.report import write_report
 
 NASTY = "</script><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
@@ -111,9 +111,8 @@ def test_texts_stay_texts_and_a_growing_history_is_cut_at_each_step(
     browser: Any, small_run: Callable[[list[Episode]], Path]
 ) -> None:
     def step(history: str) -> Step:
-        return Step(
-            Observation(history, NASTY, (NASTY,)), (Turn("reflector", NASTY), Turn("p", NASTY, 0)), 0, 0.0, (NASTY,)
-        )
+        turns = (Reflection("reflector", NASTY), Choice("p", NASTY, 0))
+        return Step(Observation(history, NASTY, (NASTY,)), turns, 0, 0.0, (NASTY,))
 
     told = {"arm": NASTY, "seed": 0, "split": "test", "sampling": "greedy"}
     past = ("", "🚕 one\n", "🚕 one\n🚕 two\n")

@@ -11,7 +11,7 @@ import pytest
 from reflectrl.cli import main
 from reflectrl.core.config import RLConfig
 from reflectrl.core.envs import make
-from reflectrl.core.types import Episode, Step, Turn
+from reflectrl.core.types import Choice, Episode, Step
 from reflectrl.serving.endpoints.client import Endpoint
 from reflectrl.serving.endpoints.config import EndpointConfig, JudgeConfig
 from reflectrl.serving.endpoints.judged import JudgedShaping
@@ -39,7 +39,7 @@ def walk(*actions: str) -> Episode:
         seen = env.observe()
         action = seen.actions.index(name)
         reward = env.step(action)[1]
-        steps.append(Step(seen, (Turn("p", name, choice=action),), action, float(reward)))
+        steps.append(Step(seen, (Choice("p", name, choice=action),), action, float(reward)))
     return Episode(task, tuple(steps), False, True, len(actions))
 
 

@@ -105,7 +105,7 @@ def test_teach_sft_rl_and_eval_with_endpoints_in_one_table(server: ChatServer, t
     assert all(step.turns[0].text.startswith("The goal lies") for one in spoken for step in one.steps)
     assert {one.provenance["endpoint"] for one in spoken} == {"llama3:8b at 127.0.0.1"}
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert '<th scope="col" class="n">pass@2</th>' in page and "whether one of k attempts" in page
+    assert '<th scope="col" class="n">pass@2</th>' in page and "at least one of k attempts" in page
     assert main(["export-agent", str(run), "--arm", "sft", "--out", str(tmp_path / "agent")]) == 0
     travelling = read_recipe(tmp_path / "agent" / "recipe.toml")
     assert not travelling.sections["players"] and not travelling.sections["endpoint"].base_url

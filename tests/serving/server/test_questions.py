@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reflectrl.core.types import Observation, Turn
+from reflectrl.core.types import Choice, Observation
 from reflectrl.serving.server.decisions import read_decisions
 from reflectrl.serving.server.observations import state_of_json
 from reflectrl.serving.server.protocol import Refusal
@@ -68,7 +68,7 @@ def test_scores_and_confidence_follow_the_documented_formulas(weights: list[floa
     validate = pytest.importorskip("jevcompat.validate")
     posed = Posed(Observation("", "", tuple(map(str, range(len(weights))))), tuple(range(len(weights))), True)
     total = sum(weights) or 1.0
-    found = verdict(posed, [Turn("policy", "", choice=0, probs=tuple(w / total for w in weights))], 1, False)
+    found = verdict(posed, [Choice("policy", "", choice=0, probs=tuple(w / total for w in weights))], 1, False)
     assert sum(found.probabilities) == pytest.approx(1)
     assert found.probabilities[found.best] == max(found.probabilities)
     assert found.confidence == pytest.approx(validate.choice_confidence(list(found.probabilities)), abs=1e-9)
@@ -80,7 +80,7 @@ def test_scores_and_confidence_follow_the_documented_formulas(weights: list[floa
 @pytest.mark.parametrize("count", [2, 255])
 def test_what_an_agent_was_never_trained_for_has_no_confidence(count: int) -> None:
     posed = Posed(Observation("", "", tuple(map(str, range(count)))), tuple(range(count)), False)
-    certain: Verdict = verdict(posed, [Turn("policy", "", choice=0, probs=(1.0, *[0.0] * (count - 1)))], 1, False)
+    certain: Verdict = verdict(posed, [Choice("policy", "", choice=0, probs=(1.0, *[0.0] * (count - 1)))], 1, False)
     assert certain.confidence == pytest.approx(UNTRAINED) and certain.best == 0
 
 

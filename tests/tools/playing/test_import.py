@@ -10,7 +10,7 @@ import pytest
 
 from reflectrl.cli import main
 from reflectrl.core.episodes import read_episodes
-from tests.tools.playing.test_told import expert_episode
+from tests.tools.playing.test_foreign import expert_episode
 
 
 class TestImport:

@@ -17,7 +17,7 @@ import pytest
 
 from reflectrl.cli import main
 from reflectrl.core.envs import make
-from reflectrl.core.episodes import read_episodes, told
+from reflectrl.core.episodes import as_foreign, read_episodes
 from reflectrl.core.teach import Recorder, replayed, tasks_of
 from reflectrl.core.types import Episode, Task
 
@@ -78,7 +78,7 @@ def test_every_episode_can_be_played_again_whatever_was_undone(typed: Typed) -> 
     env = make({"name": "corridor", "slippery": True, "horizon": 30})
     episodes = recorded()
     assert len(episodes) == 2
-    assert [replayed(env, told(episode), tasks_of(env)) for episode in episodes] == episodes
+    assert [replayed(env, as_foreign(episode), tasks_of(env)) for episode in episodes] == episodes
 
 
 def test_a_lost_step_can_be_taken_back(typed: Typed) -> None:

@@ -19,7 +19,7 @@ from reflectrl.core.episodes import ReflectionRow
 from reflectrl.core.players import LiveEpisode
 from reflectrl.core.prompts import Prompt, policy_prompt, reflector_prompt, tokenize
 from reflectrl.core.prompts.chat import Chat, chat_of, system_prompt
-from reflectrl.core.types import Observation, Sampling, Turn, UserError
+from reflectrl.core.types import Observation, Reflection, Sampling, UserError
 from reflectrl.learn.examples import reflection_examples
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
@@ -52,7 +52,7 @@ def rooms(count: int, history: bool = True) -> list[Observation]:
 
 
 def live(seen: Observation, reflection: str | None = None, seed: int = 0) -> LiveEpisode:
-    turns = [] if reflection is None else [Turn("reflector", reflection)]
+    turns = [] if reflection is None else [Reflection("reflector", reflection)]
     return LiveEpisode(ENV, TASK, seed, np.random.default_rng(seed), seen, turns)
 
 

@@ -40,6 +40,17 @@ class TestFork:
             assert main(["run", str(recipe_file), "--folder", str(tmp_path / name), "--rl.lr", "1e-3", *more]) == 0
         assert contents(tmp_path / "forked") == contents(tmp_path / "alone")
 
+    def test_a_fitted_temperature_belongs_to_an_evaluation_and_comes_along(
+        self, finished: Path, recipe_file: Path, tmp_path: Path
+    ) -> None:
+        words = ["run", str(recipe_file), "--arms", "sft", "--eval.temperature", "fitted"]
+        fitted, again = tmp_path / "fitted", tmp_path / "again"
+        assert main([*words, "--fork", str(finished), "--folder", str(fitted)]) == 0
+        assert times(fitted) == ["eval sft"], "the models are the same, their reported probabilities are not"
+        assert main([*words, "--fork", str(fitted), "--folder", str(again)]) == 0
+        kept = ["calibration/*", "episodes/eval-*"]
+        assert contents(again, kept) == contents(fitted, kept) and list(again.glob("calibration/sft-seed0.json"))
+
     def test_a_fork_into_itself_or_of_no_run_is_refused(
         self, finished: Path, recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

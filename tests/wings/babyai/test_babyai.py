@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reflectrl.core.envs.base import SPLITS
-from reflectrl.core.episodes import read_episodes, told
+from reflectrl.core.episodes import as_foreign, read_episodes
 from reflectrl.core.teach import RecordEpisodes
 from reflectrl.core.teach.recorded import replayed, tasks_of
 from reflectrl.core.types import UserError
@@ -242,7 +242,7 @@ def test_keys_pressed_in_minigrids_own_window_are_recorded(tmp_path):
     episodes = list(read_episodes(tmp_path / "goto.jsonl"))
     assert [episode.task for episode in episodes] == text.tasks("train")[:2]
     assert all(episode.success and episode.total_reward == 1 for episode in episodes)
-    replays = [replayed(BabyAIEnv("GoToLocal"), told(episode), tasks_of(text)) for episode in episodes]
+    replays = [replayed(BabyAIEnv("GoToLocal"), as_foreign(episode), tasks_of(text)) for episode in episodes]
     assert [replay.steps for replay in replays] == [episode.steps for episode in episodes]
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import re
 import shutil
 import sys
+from collections import Counter
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from reflectrl.api import train
 from reflectrl.core.envs.base import SPLITS
 from reflectrl.core.episodes import read_episodes
 from reflectrl.core.types import UserError
+from reflectrl.learn.validation import evenly
 from reflectrl.tools.workbench.check import check_text_env
 
 if importlib.util.find_spec("beelinebench") is None:
@@ -73,6 +75,14 @@ def test_the_ranges_of_the_splits_never_meet():
     assert all(start + trials.MOST_TRIALS <= following for start, following in pairwise(first))
     with pytest.raises(UserError, match="900000"):
         FrontierEnv(train=trials.MOST_TRIALS + 1)
+
+
+@pytest.mark.parametrize("env", [FrontierEnv, WalkEnv])
+@pytest.mark.parametrize("count", [5, 30, 60])
+def test_tasks_drawn_evenly_are_of_every_domain_alike(env, count):
+    # In turns, every fifth or third task of five domains would leave some of them out of the validation loss.
+    drawn = evenly(env(train=20, validation=20).tasks("validation"), count)
+    assert Counter(task.payload["domain"] for task in drawn) == dict.fromkeys(trials.DOMAINS, count // 5)
 
 
 def test_training_shows_no_official_board_of_the_8_puzzle_and_no_neighbour():

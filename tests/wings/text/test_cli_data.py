@@ -9,7 +9,7 @@ import pytest
 
 from reflectrl.cli import main
 from reflectrl.core.episodes import EpisodeLog
-from reflectrl.core.types import Episode, Observation, Step, Task, Turn
+from reflectrl.core.types import Choice, Episode, Observation, Step, Task
 from reflectrl.wings.text.samples import read_samples
 
 FIXTURES = Path(__file__).parent / "samples" / "fixtures"
@@ -175,7 +175,7 @@ class TestConvert:
         assert read_samples(tmp_path / "o.jsonl")[0].reward == 1.0
 
     def test_an_episode_log(self, capsys: Any, tmp_path: Path) -> None:
-        turn = Turn("policy", "left", choice=0, logprobs=(-0.7,))
+        turn = Choice("policy", "left", choice=0, logprobs=(-0.7,))
         step = Step(Observation("", "Here.", ("left", "right")), (turn,), 0, 1.0)
         with EpisodeLog(tmp_path / "log.jsonl") as log:
             log.append(Episode(Task("t", "e"), (step, step, step), True, False, 0))

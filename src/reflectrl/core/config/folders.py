@@ -18,10 +18,10 @@ from reflectrl.core.plugins import reason
 from reflectrl.core.types import UserError
 
 
-def data_folder(name: str, chosen: str | os.PathLike[str] = "") -> Path:
-    """Return the folder for data: the chosen one, else $REFLECTRL_DATA/NAME, else ~/.cache/reflectrl/NAME."""
-    if chosen != "":
-        return Path(chosen).expanduser()
+def data_folder(name: str, given: str | os.PathLike[str] = "") -> Path:
+    """Return the folder for data: the given one, else $REFLECTRL_DATA/NAME, else ~/.cache/reflectrl/NAME."""
+    if given != "":
+        return Path(given).expanduser()
     return Path(os.environ.get("REFLECTRL_DATA") or "~/.cache/reflectrl").expanduser() / name
 
 

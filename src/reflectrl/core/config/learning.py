@@ -290,13 +290,15 @@ class RLConfig:
     wins half of the episodes, nothing is searched."""
     own_wins_steps: Count = 200_000
     """Environment steps after which that search ends. A single task gets a tenth of them at most."""
-    own_wins_updates: Count = 300
-    """Optimiser steps of imitating the wins that were found."""
+    own_wins_updates: Count = 3000
+    """Largest number of optimiser steps of imitating the wins that were found. They end once the loss on wins that were
+    held out has stopped falling (`sft.patience`)."""
     minutes: NonNegative = 0.0
     """Time limit of a training (minutes), which then ends with its best weights; 0 for none. With it, results depend on
     the machine's speed."""
     patience: Natural = 0
-    """Number of evaluations without improvement after which a training ends that has won something; 0 for none."""
+    """Number of evaluations without improvement after which a training ends that has won something; 0 for none. One
+    that has won every validation task ends after three at most."""
     eval_every: Count = 10
     """Updates between evaluations on validation tasks (or prompts). The best weights are kept."""
     eval_episodes: Count = 30

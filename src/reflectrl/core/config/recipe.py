@@ -190,7 +190,7 @@ class PlayConfig:
     """List the actions in a random order at every step: in SFT, RL and evaluation."""
 
 
-def brought() -> dict[str, type]:
+def installed_sections() -> dict[str, type]:
     """Return the sections of our rooms and of installed packages: name → type, a dataclass or a `FreeSection`."""
     sections = {name: resolve("recipe_sections", name) for name in names("recipe_sections")}
     for module in table_modules():
@@ -230,11 +230,13 @@ class Recipe:
     sft: SFTConfig = field(default_factory=SFTConfig)
     rl: RLConfig = field(default_factory=RLConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
-    sections: Mapping[str, Any] = field(default_factory=lambda: {name: kind() for name, kind in brought().items()})
+    sections: Mapping[str, Any] = field(
+        default_factory=lambda: {name: kind() for name, kind in installed_sections().items()}
+    )
     """Sections that installed packages bring, by name: `recipe.sections["text"]`. In a file, they are written like the
     other sections: [text]."""
 
-    brought_sections = staticmethod(brought)
+    further_sections = staticmethod(installed_sections)
 
     def plain(self) -> dict[str, Any]:
         """Return the recipe as plain values, in the form of a TOML file."""

@@ -72,7 +72,7 @@ def keys() -> tuple[Key, ...]:
     found = _keys_of(recipe.Recipe, "")
     hints = typing.get_type_hints(recipe.Recipe)
     hints = {field.name: hints[field.name] for field in dataclasses.fields(recipe.Recipe)}
-    for name, kind in {**hints, **recipe.brought()}.items():
+    for name, kind in {**hints, **recipe.installed_sections()}.items():
         if dataclasses.is_dataclass(kind):
             found += _keys_of(typing.cast(type, kind), name)
         elif inspect.isclass(kind) and issubclass(kind, FreeSection):

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from reflectrl.core.advice import is_typed, option
-from reflectrl.core.config.recipe import Recipe, brought
+from reflectrl.core.config.recipe import Recipe, installed_sections
 from reflectrl.core.config.rules import NeedsTrust
 from reflectrl.core.config.values import FreeSection, Word
 from reflectrl.core.types import UserError
@@ -64,7 +64,7 @@ def needing_trust(recipe: Mapping[str, Any]) -> dict[str, Named]:
 
 def _declared(kind: type, table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Named]]:
     """Go through a table whose keys are the fields of a dataclass."""
-    hints = typing.get_type_hints(kind, include_extras=True) | (brought() if kind is Recipe else {})
+    hints = typing.get_type_hints(kind, include_extras=True) | (installed_sections() if kind is Recipe else {})
     for name, value in table.items():
         hint, key = hints.get(name), f"{prefix}{name}"
         marks = [rule for rule in getattr(hint, "__metadata__", ()) if isinstance(rule, NeedsTrust)]
@@ -165,17 +165,16 @@ def require(file: Path, named: Mapping[str, Named], trust: bool = False, typed: 
         remember(file, named)
         return
     trusted = _read().get(_key(file), ())
-    unknown = {key: one for key, one in named.items() if _noted(key, one) not in trusted}
+    unknown = {key: name for key, name in named.items() if _noted(key, name) not in trusted}
     if not unknown:
         return
-    wishes = [
-        f"{words}: {', '.join(f'{key} = {one.value}' for key, one in unknown.items() if one.kind == kind)}"
-        for kind, words in WANTS.items()
-        if any(one.kind == kind for one in unknown.values())
-    ]
+    wishes = []
+    for kind, words in WANTS.items():
+        if shown := [f"{key} = {name.value}" for key, name in unknown.items() if name.kind == kind]:
+            wishes.append(f"{words}: {', '.join(shown)}")
     ways = f"say so once with {option('trust', True)}"
     if typed and is_typed() and all(re.fullmatch(r"[\w.]+", key) for key in unknown):  # options can name all of it
-        options = (f"--{key} {shlex.quote(one.value.partition(' (')[0])}" for key, one in unknown.items())
+        options = (f"--{key} {shlex.quote(name.value.partition(' (')[0])}" for key, name in unknown.items())
         ways += f", or name it yourself: {' '.join(options)}"
     raise UserError(f"{file} wants to {', and to '.join(wishes)}; if you trust it, {ways}")
 
@@ -201,8 +200,8 @@ def remember(file: Path, named: Mapping[str, Named]) -> None:
             raise
 
 
-def _noted(key: str, one: Named) -> str:
-    return f"{key} = {one.value}"
+def _noted(key: str, name: Named) -> str:
+    return f"{key} = {name.value}"
 
 
 def _key(file: Path) -> str:

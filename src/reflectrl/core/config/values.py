@@ -61,7 +61,7 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = 
     """Build a dataclass from plain values; a `Word` is read as the type of its field.
 
     Args:
-        kind: a dataclass whose fields have the types that recipes use. If it has a method `brought_sections()` (name →
+        kind: a dataclass whose fields have the types that recipes use. If it has a method `further_sections()` (name →
             type), those names are keys too, and their values end up in its field `sections`. If it has a method
             `completed(data)`, that adds values whose defaults depend on others.
         data: the values by field name; fields that are left out keep their defaults.
@@ -71,10 +71,10 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = 
     Raises:
         UserError: names the file, the dotted key, and the nearest known key, the expected type or the range.
     """
-    brought: dict[str, type] = getattr(kind, "brought_sections", dict)()
+    further: dict[str, type] = getattr(kind, "further_sections", dict)()
     types = typing.get_type_hints(kind, include_extras=True)
     fields = [field.name for field in dataclasses.fields(typing.cast(Any, kind)) if field.name != "sections"]
-    hints = {name: types[name] for name in fields} | brought
+    hints = {name: types[name] for name in fields} | further
     data = typing.cast(Any, kind).completed(data) if hasattr(kind, "completed") else data
     values: dict[str, Any] = {}
     for key, value in without_removed(data, prefix).items():
@@ -82,8 +82,8 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = 
             near = _new_name(prefix + key) or suggestion(key, hints)
             raise UserError(f"{where}: unknown key {prefix + key!r}{near}")
         values[key] = convert(hints[key], value, where, prefix + key)
-    if brought:
-        values["sections"] = {name: values.pop(name, None) or section() for name, section in brought.items()}
+    if further:
+        values["sections"] = {name: values.pop(name, None) or section() for name, section in further.items()}
     built = kind(**values)
     problem = built.problem() if hasattr(built, "problem") else None
     if problem:

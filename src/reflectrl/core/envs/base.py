@@ -223,8 +223,10 @@ class TextEnv(gym.Env[str, int], ABC):
         if task is None:
             tasks = self.tasks("train")
             task = tasks[int(self.np_random.integers(len(tasks)))]
-        names = (task.id, task.env, task.split, task.stage) if isinstance(task, Task) else (None,)
-        if not all(type(name) is str and name.isascii() for name in names):
+        if not (  # a quick check, which nearly always passes
+            isinstance(task, Task)
+            and all(type(name) is str and name.isascii() for name in (task.id, task.env, task.split, task.stage))
+        ):
             require_kept(self, task, problem_of_task(task))
         self._task, self._actions, self._rng_at_start = task, [], self.np_random.bit_generator.state
         self.elapsed, self.done, self.success = 0, False, False
@@ -312,4 +314,7 @@ def divide(items: Sequence[T], sizes: Mapping[str, int], *seed_names: object) ->
         raise UserError(f"split sizes {dict(sizes)} must each be at least 1 and together at most {len(items)}")
     order = np.random.default_rng(named_seed("divide", *seed_names)).permutation(len(items))
     ends = np.cumsum(list(sizes.values()))
-    return {split: [items[i] for i in part] for split, part in zip(sizes, np.split(order, ends), strict=False)}
+    divided: dict[str, list[T]] = {}
+    for split, part in zip(sizes, np.split(order, ends), strict=False):  # the last part is what is left over
+        divided[split] = [items[i] for i in part]
+    return divided

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from reflectrl.core.types import Episode, Step
+from reflectrl.core.types import Choice, Episode, Step
 
 
 def successes(episodes: Iterable[Episode]) -> list[Episode]:
@@ -42,5 +42,5 @@ def with_carried(episodes: Iterable[Episode]) -> Iterator[Episode]:
 
 def _acting(step: Step) -> Step:
     # The prompt that was read contains the reflection, so it is not the prompt of the step without it.
-    turns = (replace(turn, prompt_ids=()) for turn in step.turns if turn.choice is not None)
+    turns = (replace(turn, prompt_ids=()) for turn in step.turns if isinstance(turn, Choice))
     return replace(step, observation=replace(step.observation, carried=""), turns=tuple(turns))

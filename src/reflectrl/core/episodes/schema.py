@@ -7,13 +7,13 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any
 
 from reflectrl.core.digests import CHECKSUM, seal, unseal
 from reflectrl.core.plugins import suggestion
-from reflectrl.core.types import Episode, Step
+from reflectrl.core.types import Choice, Episode, Reflection, Step, Turn
 
 SCHEMA = 2
 """Version of the schema. Version 2 renamed a step's `lesson` to `label`. Lines of version 1 can still be read."""
@@ -33,6 +33,15 @@ def to_line(episode: Episode) -> str:
     """
     data = {"schema": SCHEMA, **_saved(episode)}
     return seal(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_saved))
+
+
+def to_lines(episodes: Iterable[Episode]) -> str:
+    """Write episodes as the content of a file, one line each.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    return "".join(f"{to_line(episode)}\n" for episode in episodes)
 
 
 def _saved(value: Any) -> dict[str, Any]:
@@ -113,6 +122,8 @@ def _read_object(kind: type, readers: dict[str, Callable[[Any], Any]], value: An
             values[key] = readers[key](item)
         except ValueError as error:
             raise ValueError(f"{key}: {error}") from error
+    if kind is Turn:  # both kinds of turns have one form in a log
+        kind = Reflection if values.get("choice") is None else Choice
     try:
         return kind(**values)
     except TypeError as error:  # "missing 1 required positional argument: 'id'"

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from reflectrl.core.envs.base import TextEnv
-from reflectrl.core.types import Observation, Step, Task, Turn
+from reflectrl.core.types import Observation, Reflection, Step, Task, Turn
 
 
 @dataclass(eq=False)
@@ -38,7 +38,7 @@ class LiveEpisode:
     @property
     def reflection(self) -> str | None:
         """The reflection on the current observation, or None."""
-        return next((turn.text for turn in self.turns if turn.choice is None), None)
+        return next((turn.text for turn in self.turns if isinstance(turn, Reflection)), None)
 
 
 class Player(Protocol):

@@ -7,13 +7,13 @@ from typing import Any
 
 from reflectrl.core.envs.teacher import ask
 from reflectrl.core.players.base import LiveEpisode, Player
-from reflectrl.core.types import Turn, UserError
+from reflectrl.core.types import Choice, Reflection, Turn, UserError
 
 
 def choose(player: str, episode: LiveEpisode, action: int) -> Turn:
     """Return a turn that takes the given action with probability 1."""
     actions = episode.observation.actions
-    return Turn(player, actions[action], choice=action, probs=tuple(float(i == action) for i in range(len(actions))))
+    return Choice(player, actions[action], choice=action, probs=tuple(float(i == action) for i in range(len(actions))))
 
 
 def _advice(episode: LiveEpisode, ability: str) -> Any:
@@ -49,19 +49,19 @@ class AnalystPlayer:
     """Player that writes the teacher's own analysis: the example for reflectors, and their upper bound."""
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        return [Turn("analyst", _advice(episode, "analyse")) for episode in episodes]
+        return [Reflection("analyst", _advice(episode, "analyse")) for episode in episodes]
 
 
 class RandomPlayer:
     """Player that takes a legal action uniformly at random."""
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        turns = []
+        turns = list[Turn]()
         for episode in episodes:
             actions = episode.observation.actions
             action = int(episode.rng.integers(len(actions)))
             probs = (1 / len(actions),) * len(actions)
-            turns.append(Turn("random", actions[action], choice=action, probs=probs))
+            turns.append(Choice("random", actions[action], choice=action, probs=probs))
         return turns
 
 

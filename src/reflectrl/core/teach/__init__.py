@@ -1,7 +1,7 @@
 """Teaching data: expert, noisy and negative trajectories with reflections, and recorded demonstrations."""
 
 from reflectrl.core.teach.record import Recorder, Recording
-from reflectrl.core.teach.recorded import as_told, has_reflections, recorded, replayed, tasks_of
+from reflectrl.core.teach.recorded import has_reflections, recorded, replayed, tasks_of, unreplayed
 from reflectrl.core.teach.trajectories import Demonstration, demonstrations, teach
 from reflectrl.core.teach.wrapper import RecordEpisodes
 
@@ -10,11 +10,11 @@ __all__ = [
     "RecordEpisodes",
     "Recorder",
     "Recording",
-    "as_told",
     "demonstrations",
     "has_reflections",
     "recorded",
     "replayed",
     "tasks_of",
     "teach",
+    "unreplayed",
 ]

@@ -8,7 +8,7 @@ of lost episodes become negative examples: wherever any action won, the right ac
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,7 @@ import numpy as np
 from reflectrl.core.envs.base import Snapshot, TextEnv
 from reflectrl.core.players.base import LiveEpisode, Player, carries
 from reflectrl.core.rollout import advance
-from reflectrl.core.types import Episode, Step, Turn, named_seed
+from reflectrl.core.types import Choice, Episode, Reflection, Step, named_seed
 
 
 @dataclass(frozen=True)
@@ -79,17 +79,16 @@ def outcomes(
     starts = _snapshots(envs[0], episode)
     options = _options(episode, indices, envs[0], player, actions)
     jobs = [(i, action, k) for i in indices for action in options[i] for k in range(count)]
-    ends: dict[tuple[int, int], list[tuple[bool, float]]] = defaultdict(list)
+    wins = Counter[tuple[int, int]]()
+    returns: dict[tuple[int, int], list[float]] = defaultdict(list)
     for (i, action, _), won, earned in _played(jobs, starts, episode, envs, player, seed):
-        ends[i, action].append((won, earned))
-    return {
-        i: [
-            Tried(action, sum(won for won, _ in ends[i, action]), count,
-                  float(np.mean([earned for _, earned in ends[i, action]])))
-            for action in options[i]
-        ]
-        for i in indices
-    }  # fmt: skip
+        wins[i, action] += won
+        returns[i, action].append(earned)
+    tried: dict[int, list[Tried]] = {i: [] for i in indices}
+    for i in indices:
+        for action in options[i]:
+            tried[i].append(Tried(action, wins[i, action], count, float(np.mean(returns[i, action]))))
+    return tried
 
 
 def best_of(tried: Iterable[Tried], preferred: int | None = None) -> int:
@@ -109,8 +108,8 @@ def _with_reflection(step: Step, tried: Sequence[Tried]) -> Step:
     best = best_of(tried, step.target if step.label else None)
     if max(one.won for one in tried) == 0 and not step.label:
         return step
-    reflection = Turn("outcomes", outcome_text(step.observation.actions, tried, best))
-    turns = (reflection, *(turn for turn in step.turns if turn.choice is not None))
+    reflection = Reflection("outcomes", outcome_text(step.observation.actions, tried, best))
+    turns = (reflection, *(turn for turn in step.turns if isinstance(turn, Choice)))
     return replace(step, turns=turns, target=best, label=step.label or "negative")
 
 
@@ -179,7 +178,7 @@ def _played(
         turns = player.turns([live for _, live, _ in playing])
         still = []
         for (job, live, earned), turn in zip(playing, turns, strict=True):
-            assert turn.choice is not None
+            assert isinstance(turn, Choice)
             now = advance(live.env, episode.task, turn.choice)
             live.steps.append(Step(live.observation, (*live.turns, turn), turn.choice, now.reward, now.events))
             seen = now.observation.after(live.observation, live.reflection) if carrying else now.observation

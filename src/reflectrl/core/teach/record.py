@@ -18,7 +18,7 @@ from reflectrl.core.config.folders import locked, writing
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.episodes import EpisodeLog, from_line, read_episodes, task_key, to_line
 from reflectrl.core.plugins import reason
-from reflectrl.core.types import Episode, Observation, Step, Task, Turn, UserError, named_seed
+from reflectrl.core.types import Choice, Episode, Observation, Reflection, Step, Task, Turn, UserError, named_seed
 
 LOG = logging.getLogger(__name__)
 VOUCHED = ("human", "expert", "oracle")
@@ -62,8 +62,8 @@ class Recording:
             player: name of the player that acted.
             turns: all turns of the players, if they are known. They replace `reflection` and `player`.
         """
-        said = (Turn(player, reflection),) if reflection else ()
-        done = tuple(turns) or (*said, Turn(player, observation.actions[action], choice=action))
+        said = (Reflection(player, reflection),) if reflection else ()
+        done = tuple(turns) or (*said, Choice(player, observation.actions[action], choice=action))
         self.steps.append(Step(observation, done, action, float(reward), tuple(events)))
 
     def comment(self, text: str) -> None:

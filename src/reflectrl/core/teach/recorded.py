@@ -13,15 +13,16 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from reflectrl.core.envs.base import SPLITS, TextEnv
-from reflectrl.core.episodes import ToldEpisode, ToldStep, read_episodes, task_key, to_line, told
+from reflectrl.core.episodes import ForeignEpisode, ForeignStep, as_foreign, read_episodes, task_key, to_line
 from reflectrl.core.rollout import TimeStep, advance
 from reflectrl.core.teach.record import Recording
-from reflectrl.core.types import Episode, Observation, Task, Turn, UserError, named_seed
+from reflectrl.core.types import Choice, Episode, Observation, Task, UserError, named_seed
 
 LOG = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ def tasks_of(env: TextEnv) -> dict[str, Task]:
     return {key: task for task in tasks for key in (task.id, task_key(task))}
 
 
-def replayed(env: TextEnv, episode: ToldEpisode, tasks: Mapping[str, Task]) -> Episode:
+def replayed(env: TextEnv, episode: ForeignEpisode, tasks: Mapping[str, Task]) -> Episode:
     """Replay an episode's actions in the environment.
 
     Args:
@@ -75,7 +76,7 @@ def replayed(env: TextEnv, episode: ToldEpisode, tasks: Mapping[str, Task]) -> E
     return replace(finished, steps=steps, truncated=whole.truncated, provenance=whole.provenance)
 
 
-def as_told(episode: ToldEpisode) -> Episode:
+def unreplayed(episode: ForeignEpisode) -> Episode:
     """Convert an episode without checking it in an environment.
 
     Raises:
@@ -121,12 +122,12 @@ def _task(env: TextEnv, named: Task | str, tasks: Mapping[str, Task]) -> Task:
     return tasks[key]
 
 
-def _taken(env: TextEnv, task: Task, seen: Observation, step: ToldStep) -> TimeStep:
+def _taken(env: TextEnv, task: Task, seen: Observation, step: ForeignStep) -> TimeStep:
     """Compare the given observation with the environment's, and take the given action."""
     shown = step.observation.text if isinstance(step.observation, Observation) else step.observation
     if shown is not None and shown != seen.text:
         raise ValueError(f"the environment shows {_difference(shown, seen.text)}")
-    in_order = any(turn.choice is not None for turn in step.turns)  # choices are indices, so the order matters
+    in_order = any(isinstance(turn, Choice) for turn in step.turns)  # choices are indices, so the order matters
     alike = step.actions == seen.actions if in_order else set(step.actions or seen.actions) == set(seen.actions)
     if not alike:
         raise ValueError(f"the legal actions are {', '.join(seen.actions)}, not {', '.join(step.actions or ())}")
@@ -136,7 +137,7 @@ def _taken(env: TextEnv, task: Task, seen: Observation, step: ToldStep) -> TimeS
     return now
 
 
-def _index(step: ToldStep, seen: Observation) -> int:
+def _index(step: ForeignStep, seen: Observation) -> int:
     """Return the index of a step's action among the legal actions."""
     action = step.action
     if isinstance(action, int) and step.actions is not None:
@@ -148,16 +149,16 @@ def _index(step: ToldStep, seen: Observation) -> int:
     raise ValueError(f"action {action!r:.60} is not legal (legal: {', '.join(seen.actions)})")
 
 
-def _write(recording: Recording, seen: Observation, step: ToldStep, now: TimeStep, player: str) -> None:
+def _write(recording: Recording, seen: Observation, step: ForeignStep, now: TimeStep, player: str) -> None:
     action = _index(step, seen)
-    chosen = any(turn.choice is not None for turn in step.turns)
-    turns = step.turns if chosen else (*step.turns, Turn(player, seen.actions[action], choice=action))
+    chosen = any(isinstance(turn, Choice) for turn in step.turns)
+    turns = step.turns if chosen else (*step.turns, Choice(player, seen.actions[action], choice=action))
     recording.step(seen, action, now.reward, now.events, turns=turns)
     if step.mistake:
         recording.mistake()
 
 
-def _require_same_end(env: TextEnv, episode: ToldEpisode, now: TimeStep) -> None:
+def _require_same_end(env: TextEnv, episode: ForeignEpisode, now: TimeStep) -> None:
     if episode.success is not None and episode.success != now.success:
         rule = f" (success is where {env.success_rule})" if env.success_rule else ""
         raise ValueError(f"'success' is {str(episode.success).lower()}, and the environment says the opposite{rule}")
@@ -240,10 +241,11 @@ def require_lessons(parts: Mapping[str, Iterable[Episode]], paths: Sequence[Path
 
 def has_reflections(parts: Mapping[str, Iterable[Episode]]) -> bool:
     """Return whether imitated steps have reflections, in both training and validation."""
-    return all(
-        any(step.label and step.reflection is not None for episode in episodes for step in episode.steps)
-        for episodes in parts.values()
-    )
+    for episodes in parts.values():
+        steps = chain.from_iterable(episode.steps for episode in episodes)
+        if not any(step.label and step.reflection is not None for step in steps):
+            return False
+    return True
 
 
 def labelled(episode: Episode) -> Episode:
@@ -261,7 +263,7 @@ def _read(env: TextEnv, path: Path, check: bool) -> Iterator[Episode]:
             task = _task(env, episode.task, tasks)
             if task.split not in ("train", "validation"):
                 raise ValueError(f"task {task.id!r} is of the {task.split} tasks, which players are evaluated on")
-            yield replayed(env, told(episode), tasks) if check else replace(episode, task=task)
+            yield replayed(env, as_foreign(episode), tasks) if check else replace(episode, task=task)
         except ValueError as error:
             raise UserError(f"{path}:{count}: {error}") from error
     if not count:

@@ -17,7 +17,7 @@ from reflectrl.core.config import TeachConfig
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.envs.promises import raised
 from reflectrl.core.envs.teacher import ask, ask_preferences, ask_questions
-from reflectrl.core.types import Episode, Step, StepLabel, Task, Turn, UserError, named_seed
+from reflectrl.core.types import Choice, Episode, Reflection, Step, StepLabel, Task, Turn, UserError, named_seed
 
 
 @dataclass(frozen=True)
@@ -162,11 +162,11 @@ class _Lecture:
         turns: tuple[Turn, ...] = ()
         if "analyst" in self.env.teacher.abilities():
             analysis = ask(self.env, self.demonstration.task, "analyse", len(observation.actions))
-            turns = (Turn("analyst", analysis),)
+            turns = (Reflection("analyst", analysis),)
         preferences = ask_preferences(self.env, self.demonstration.task, len(observation.actions))
         questions = ask_questions(self.env, self.demonstration.task)
         player = "expert" if action == target else "noise"
-        turns = (*turns, Turn(player, observation.actions[action], choice=action))
+        turns = (*turns, Choice(player, observation.actions[action], choice=action))
         _, reward, _, self.truncated, info = self.env.step(action)
         events = tuple(info["events"])
         self.steps.append(Step(observation, turns, action, reward, events, target, label, preferences, questions))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reflectrl.core.config import RLConfig
 from reflectrl.core.envs.base import TextEnv
-from reflectrl.core.types import Observation, Step, Turn
+from reflectrl.core.types import Observation, Reflection, Step
 from reflectrl.learn.curriculum import replayed
 from reflectrl.learn.examples import Example, passes
 from reflectrl.learn.minibatches import compute_advantages
@@ -131,9 +131,9 @@ class ReflectionRollouts(EpisodeRollouts):
         return super().end_update()
 
 
-def reflection_of(step: Step) -> Turn | None:
+def reflection_of(step: Step) -> Reflection | None:
     """Return the turn in which a reflection was drawn at a step, or None."""
-    return next((turn for turn in step.turns if turn.choice is None and turn.token_ids), None)
+    return next((turn for turn in step.turns if isinstance(turn, Reflection) and turn.token_ids), None)
 
 
 def reflector_prompts(reflector: Reflector, steps: Sequence[Step]) -> list[Ids]:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from reflectrl.core.config.rules import Count, Positive, Range
 from reflectrl.core.types import named_seed
 from reflectrl.runs.artifact import PLAYED, Build, Source
 
 if TYPE_CHECKING:  # these bring torch, which a dry run does without
+    from torch import Generator
+    from torch.optim import Optimizer
+
     from reflectrl.core.config import Recipe, RLConfig
+    from reflectrl.learn.rollouts import EpisodeRollouts
+    from reflectrl.methods.shared.buffer import Drawn, TransitionBuffer
+    from reflectrl.methods.shared.critic import UtteranceCritic
     from reflectrl.models.players import Policy
 
 SETTINGS = (*PLAYED, "rl", "values")
@@ -60,6 +67,40 @@ def values_settings(recipe: Recipe) -> ValuesConfig:
 def rl_settings(recipe: Recipe) -> RLConfig:
     """Return the recipe's [rl] without the settings that only learning from returns needs."""
     return replace(recipe.rl, baseline="none", refills=0, replay=0, replay_episodes=0, replay_log=0)
+
+
+class CriticLearner(NamedTuple):
+    """A critic, and what it learns with.
+
+    Attributes:
+        critic: the critic.
+        target: a slow copy of it, from which its targets come.
+        optimizer: the optimiser of its weights.
+    """
+
+    critic: UtteranceCritic
+    target: UtteranceCritic
+    optimizer: Optimizer
+
+    @classmethod
+    def of(cls, critic: UtteranceCritic, config: RLConfig) -> CriticLearner:
+        """Make target and optimiser of a new critic."""
+        import torch
+
+        target = deepcopy(critic).requires_grad_(False)
+        return cls(critic, target, torch.optim.AdamW(critic.parameters(), lr=config.critic_lr, fused=True))
+
+
+def draw_transitions(
+    rollouts: EpisodeRollouts, buffer: TransitionBuffer, values: ValuesConfig, update: int, generator: Generator
+) -> Drawn:
+    """Play the episodes of an update, add them to the buffer, and draw the transitions that the critic learns from."""
+    from reflectrl.learn.steps import flatten
+
+    rollouts.collect(update, None)
+    played = rollouts.latest.played
+    buffer.add(flatten(rollouts.policy, played, rollouts.config.gamma, rollouts.shaping), played)
+    return buffer.draw(values.critic_steps * values.critic_batch, generator)
 
 
 def train_by_values(

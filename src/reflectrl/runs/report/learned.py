@@ -24,16 +24,19 @@ def learned_plots(
         times: lines of timings.jsonl. Lines of trainings hold the seconds since the previous evaluation.
     """
     rl = [metric for metric in metrics if metric.kind == "rl"]
-    runs = {(arm, seed): by_episodes(rl, arm, seed) for arm, seed in dict.fromkeys((m.arm, m.seed) for m in rl)}
-    runs = {run: points for run, points in runs.items() if len(points) > 1}
-    minutes = {run: by_minutes(rl, times, *run) for run in runs}
-    drawn = [
-        ("By episodes played", runs),
-        ("By minutes of training", {run: p for run, p in minutes.items() if len(p) > 1}),
-    ]
-    plots = [
-        Plot(title, _svg(curves, looks, title, f"learned-{i}-")) for i, (title, curves) in enumerate(drawn) if curves
-    ]
+    runs: dict[tuple[str, int], Points] = {}
+    minutes: dict[tuple[str, int], Points] = {}
+    for arm, seed in dict.fromkeys((metric.arm, metric.seed) for metric in rl):
+        points = by_episodes(rl, arm, seed)
+        if len(points) < 2:  # a single point is no curve
+            continue
+        runs[arm, seed] = points
+        if len(timed := by_minutes(rl, times, arm, seed)) > 1:
+            minutes[arm, seed] = timed
+    plots = []
+    for i, (title, curves) in enumerate((("By episodes played", runs), ("By minutes of training", minutes))):
+        if curves:
+            plots.append(Plot(title, _svg(curves, looks, title, f"learned-{i}-")))
     return in_page_order([arm for arm, _ in runs]), plots
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
@@ -22,7 +23,7 @@ from reflectrl.runs.report.learned import learned_plots
 from reflectrl.runs.report.plots import curve_sections, stage_plots
 from reflectrl.runs.report.sections import Section, further_sections
 from reflectrl.runs.report.svg import looks
-from reflectrl.runs.report.table import headline, tables
+from reflectrl.runs.report.table import headline, main_table_first, tables
 from reflectrl.runs.report.viewer import PER_OUTCOME, Sample, sample_run, to_json
 
 LIVE = "browser/index.html"
@@ -62,9 +63,9 @@ def render(run: Run, sample: Sample, live: str = "", further: Sequence[Section] 
     """
     rows, summary = (run.results.rows, run.results.summary) if run.results else ((), ())
     look = looks([score.arm for score in summary] + [metric.arm for metric in run.metrics])
-    found = tables(summary)
+    found = main_table_first(tables(summary))
     script = asset("page.js")
-    return template("page.html.j2", number=_number, percent=_percent).render(
+    return template("page.html.j2", number=_number, percent=_percent, seconds=_seconds).render(
         run=run,
         name=(run.results and run.results.recipe) or run.recipe.get("name") or run.name,
         facts=facts(run),
@@ -113,7 +114,18 @@ def _plain(value: Any) -> str:
 
 def _number(value: float | None, digits: int = 2) -> str:
     """Format a number for a table, or "–" for None. The minus sign is as wide as a digit."""
-    return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
+    if value is None:
+        return "–"
+    rounded = round(value, digits) + 0.0  # turns a negative zero into 0
+    return f"{rounded:.{digits}f}".replace("-", "−")
+
+
+def _seconds(value: float | None) -> str:
+    """Format seconds with two significant digits, since an episode may take minutes or a hundredth of a second."""
+    if value is None or value >= 10:
+        return _number(value, 0)
+    digits = 1 - math.floor(math.log10(value)) if value > 0 else 1
+    return _number(value, min(digits, 4))
 
 
 def _percent(share: float | None, digits: int = 1) -> str:

@@ -84,11 +84,12 @@ class CurveSection:
 def curve_sections(metrics: Sequence[Metric], looks: Mapping[str, Look]) -> list[CurveSection]:
     """Return a section per kind of training that logged any of the known numbers, reinforcement learning first."""
     kinds = dict.fromkeys([*KINDS, *(metric.kind for metric in metrics)])
-    sections = (
-        _section(kind, [metric for metric in metrics if metric.kind == kind], looks, f"curves-{i}-")
-        for i, kind in enumerate(kinds)
-    )
-    return [section for section in sections if section.plots]
+    sections = []
+    for i, kind in enumerate(kinds):
+        section = _section(kind, [metric for metric in metrics if metric.kind == kind], looks, f"curves-{i}-")
+        if section.plots:
+            sections.append(section)
+    return sections
 
 
 def _section(kind: str, metrics: Sequence[Metric], looks: Mapping[str, Look], prefix: str) -> CurveSection:
@@ -97,7 +98,9 @@ def _section(kind: str, metrics: Sequence[Metric], looks: Mapping[str, Look], pr
     changes = stage_changes(metrics)
     plots = []
     for i, (name, title) in enumerate(NAMES.items()):
-        curves = {arm: curve([m for m in metrics if m.arm == arm], name, window) for arm in arms}
+        curves = {}
+        for arm in arms:
+            curves[arm] = curve([metric for metric in metrics if metric.arm == arm], name, window)
         if any(curves.values()):
             plots.append(Plot(title, _curve_svg(curves, name, looks, changes, f"{prefix}{i}-")))
     return CurveSection(KINDS.get(kind, kind), tuple(arms), tuple(plots), window)
@@ -120,7 +123,10 @@ def curve(metrics: Iterable[Metric], name: str, window: int = 1) -> Curve:
     windows: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for (seed, step), value in logged.items():
         windows[step // window * window + window // 2][seed].append(value)  # drawn at the middle of its window
-    return {step: [sum(v) / len(v) for v in seeds.values()] for step, seeds in sorted(windows.items())}
+    averaged: dict[int, Sequence[float]] = {}
+    for step, seeds in sorted(windows.items()):
+        averaged[step] = [sum(values) / len(values) for values in seeds.values()]
+    return averaged
 
 
 def stage_changes(metrics: Iterable[Metric]) -> dict[int, str]:

@@ -105,5 +105,5 @@ def to_svg(figure: Figure, prefix: str, label: str) -> str:
 def _own_ids(text: str, prefix: str) -> str:
     """Remove unused ids, and put a prefix before the others."""
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
-    text = re.sub(r'\sid="([^"]+)"', lambda found: f' id="{prefix}{found[1]}"' if found[1] in used else "", text)
+    text = re.sub(r'\sid="([^"]+)"', lambda match: f' id="{prefix}{match[1]}"' if match[1] in used else "", text)
     return re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}", text)

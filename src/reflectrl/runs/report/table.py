@@ -48,15 +48,17 @@ class Table:
 
 def tables(scores: Sequence[Score]) -> list[Table]:
     """Return a table per split and sampling, in order of appearance."""
-    return [
-        _table(split, sampling, [score for score in scores if (score.split, score.sampling) == (split, sampling)])
-        for split, sampling in dict.fromkeys((score.split, score.sampling) for score in scores)
-    ]
+    groups: dict[tuple[str, str], list[Score]] = {}
+    for score in scores:
+        groups.setdefault((score.split, score.sampling), []).append(score)
+    return [_table(split, sampling, group) for (split, sampling), group in groups.items()]
 
 
 def _table(split: str, sampling: str, scores: Sequence[Score]) -> Table:
     stages = tuple(dict.fromkeys(score.stage for score in scores))
-    best = [score for stage in stages for score in _best([s for s in scores if s.stage == stage], "success")]
+    best = list[Score]()
+    for stage in stages:
+        best += _best([score for score in scores if score.stage == stage], "success")
     best_return = _best([score for score in scores if score.stage == stages[-1]], "mean_return")
     names = tuple(dict.fromkeys(name for score in scores if score.stage == stages[-1] for name in score.shares))
     lines = []
@@ -92,16 +94,24 @@ def _line(
 
 
 def _best(scores: Sequence[Score], name: str) -> list[Score]:
-    """Return the trained arms with the highest value; several if they tie."""
-    learned = [score for score in scores if score.arm not in REFERENCES and getattr(score, name) is not None]
+    """Return the trained arms with the highest value: several if they tie, none if random play is as good."""
+    valued = [score for score in scores if getattr(score, name) is not None]
+    learned = [score for score in valued if score.arm not in REFERENCES]
+    by_chance = [getattr(score, name) for score in valued if score.arm == "random"]
     top = max((getattr(score, name) for score in learned), default=None)
+    if top is None or (by_chance and top <= max(by_chance)):
+        return []
     return [score for score in learned if getattr(score, name) == top]
 
 
-def headline(found: Sequence[Table]) -> tuple[Table, list[Line]] | None:
-    """Return the main table, which is the test split's if there is one, and its best trained arms."""
-    table = next((table for table in found if table.split == "test"), found[-1] if found else None)
-    if table is None:
+def main_table_first(tables: Sequence[Table]) -> list[Table]:
+    """Return the tables with the main one first: greedy play of the test split, or what comes nearest to it."""
+    return sorted(tables, key=lambda table: (table.split != "test", table.sampling != "greedy"))
+
+
+def headline(tables: Sequence[Table]) -> tuple[Table, list[Line]] | None:
+    """Return the first table and its best trained arms; None if there are none."""
+    if not tables:
         return None
-    winners = [line for line in table.lines if (cell := line.cells[-1]) is not None and cell.best]
-    return (table, winners) if winners else None
+    winners = [line for line in tables[0].lines if (cell := line.cells[-1]) is not None and cell.best]
+    return (tables[0], winners) if winners else None

@@ -119,10 +119,10 @@ def _with_status(response: Any, error: ServerError) -> dict[str, Any]:
     """Return the parts of a response that reports an error found in another one."""
     body = {"error": {"message": error.complaint}}
     status = error.status or UNNUMBERED
-    return {"status_code": status, "headers": _kept(response), "json": body, "request": response.request}
+    return {"status_code": status, "headers": _plain_headers(response), "json": body, "request": response.request}
 
 
-def _kept(response: Any) -> list[tuple[str, str]]:
+def _plain_headers(response: Any) -> list[tuple[str, str]]:
     """Return the headers of a response that stay true when its body is passed on decoded."""
     return [(name, value) for name, value in response.headers.multi_items() if name not in ENCODING]
 
@@ -162,7 +162,7 @@ def bounded_client() -> type[Any]:
                 attempts.unnumbered = error is not None and error.status is None
                 if error is not None:
                     return http.Response(**_with_status(response, error))
-                return http.Response(status, headers=_kept(response), content=data, request=request)
+                return http.Response(status, headers=_plain_headers(response), content=data, request=request)
             except (http.ConnectError, http.ConnectTimeout):
                 journal.settle(attempts.number, Cost())  # nothing was sent
                 raise

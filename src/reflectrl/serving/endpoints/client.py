@@ -136,7 +136,7 @@ class Endpoint:
         failures: list[BaseException] = []
         done = 0
 
-        async def one(ask: Ask) -> str:
+        async def answer_to(ask: Ask) -> str:
             nonlocal done
             async with self._free:
                 if failures:
@@ -150,7 +150,7 @@ class Endpoint:
             tick(done)
             return answer
 
-        answers = await asyncio.gather(*(one(ask) for ask in asks))
+        answers = await asyncio.gather(*(answer_to(ask) for ask in asks))
         await self._hang_up()
         if failures:
             raise failures[0]

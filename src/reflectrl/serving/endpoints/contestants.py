@@ -12,7 +12,7 @@ from reflectrl.core.config.values import Word, from_dict
 from reflectrl.core.players import Player
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.prompts.messages import continued, conversation, follow_up
-from reflectrl.core.types import Sampling, Turn, UserError, named_seed
+from reflectrl.core.types import Choice, Reflection, Sampling, Turn, UserError, named_seed
 from reflectrl.models.players import Policy
 from reflectrl.runs.players import Models, make_policy, make_reflector
 from reflectrl.serving.endpoints.answers import without_thinking
@@ -107,7 +107,7 @@ class EndpointPlayer:
         if self.config.style == "react":
             reflections = self._asked(episodes, talks)
             for i, (episode, answer) in enumerate(zip(episodes, reflections, strict=True)):
-                episode.turns.append(Turn(self.name, read_reflection(answer)))
+                episode.turns.append(Reflection(self.name, read_reflection(answer)))
                 talks[i] = continued(talks[i], without_thinking(answer), follow_up("now_act"))
         answers = self._asked(episodes, talks)
         choices = [read_action(answer, e.observation.actions) for e, answer in zip(episodes, answers, strict=True)]
@@ -136,11 +136,11 @@ class EndpointPlayer:
     def _turn(self, episode: LiveEpisode, answer: str, choice: int | None) -> Turn:
         actions = episode.observation.actions
         if self.config.style == "reason" and (thought := read_reflection(answer)):
-            episode.turns.append(Turn(self.name, thought))
+            episode.turns.append(Reflection(self.name, thought))
         if choice is None:
             choice = int(episode.rng.integers(len(actions)))
-            return Turn(ILLEGAL, actions[choice], choice=choice)
-        return Turn(self.name, actions[choice], choice=choice, sampling=Sampling(self.temperature))
+            return Choice(ILLEGAL, actions[choice], choice=choice)
+        return Choice(self.name, actions[choice], choice=choice, sampling=Sampling(self.temperature))
 
 
 class CascadePlayer:
@@ -208,7 +208,10 @@ class EndpointReflector:
             for episode in episodes
         ]
         answers = self.endpoint.complete_all(asks)
-        return [Turn(self.name, self._fitting(e, read_reflection(a))) for e, a in zip(episodes, answers, strict=True)]
+        turns = list[Turn]()
+        for episode, answer in zip(episodes, answers, strict=True):
+            turns.append(Reflection(self.name, self._fitting(episode, read_reflection(answer))))
+        return turns
 
     def _fitting(self, episode: LiveEpisode, reflection: str) -> str:
         observation = replace(episode.observation, history="")  # which gives way to the reflection

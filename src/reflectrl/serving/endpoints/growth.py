@@ -33,7 +33,7 @@ def growth(folder: Path, run: Run) -> Section | None:
     results = tables(run.results.summary if run.results else ())
     rows = []
     for arm, taught, new in _rounds(folder / "episodes"):
-        won = [one.won for walks in new for one in walks]
+        won = [walk.won for walks in new for walk in walks]
         counts = (f"{mean(map(len, taught)):.0f}", _labels(taught), _labels(new) if won else "–")
         cells = [next((line.cells[-1] for line in table.lines if line.arm == arm), None) for table in results]
         rows.append((arm, *counts, f"{100 * mean(won):.1f}" if won else "–", *map(_shown, cells)))
@@ -55,23 +55,27 @@ def _rounds(folder: Path) -> Iterator[tuple[str, list[list[Taught]], list[list[T
         if not logs:
             return
         if not before:
-            first = {seed: [one for one in log if not one.by_student] for seed, log in logs.items()}
-            before = {seed: len(log) for seed, log in first.items()}
-            yield "sft", [*first.values()], []
+            demonstrations = []
+            for seed, log in logs.items():
+                demonstrations.append([taught for taught in log if not taught.by_student])
+                before[seed] = len(demonstrations[-1])
+            yield "sft", demonstrations, []
         yield arm, [*logs.values()], [log[before.get(seed, 0) :] for seed, log in logs.items()]
         before = {seed: len(log) for seed, log in logs.items()}
 
 
 def _read(path: Path) -> list[Taught]:
-    return [
-        Taught(sum(step.label is not None for step in one.steps), one.success, one.provenance.get("kind") == "dagger")
-        for one in read_episodes(path)
-    ]
+    taught = []
+    for episode in read_episodes(path):
+        labels = sum(step.label is not None for step in episode.steps)
+        taught.append(Taught(labels, episode.success, episode.provenance.get("kind") == "dagger"))
+    return taught
 
 
 def _labels(logs: Sequence[Sequence[Taught]]) -> str:
     """Return the number of labelled steps, as a mean over seeds."""
-    return f"{mean(sum(one.labels for one in log) for log in logs):.0f}"
+    counts = [sum(taught.labels for taught in log) for log in logs]
+    return f"{mean(counts):.0f}"
 
 
 def _shown(cell: Cell | None) -> str:

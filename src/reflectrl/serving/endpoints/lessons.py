@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.envs.pool import pool_of
 from reflectrl.core.envs.teacher import ask, ask_preferences, ask_questions
-from reflectrl.core.episodes import EpisodeLog, read_episodes, to_line
+from reflectrl.core.episodes import EpisodeLog, read_episodes, to_lines
 from reflectrl.core.players.base import LiveEpisode, Player
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.teach import Demonstration, demonstrations, teach
@@ -109,7 +109,8 @@ def _planned(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Planned:
 
 def _tasks(recipe: Recipe, env: TextEnv, split: str) -> Sequence[Task]:
     most = recipe.teach.tasks if split == "train" else recipe.teach.validation_tasks
-    return env.tasks(split)[: most or None]
+    tasks = env.tasks(split)
+    return [tasks[i] for i in evenly(len(tasks), most)]
 
 
 def _taught(recipe: Recipe, env: TextEnv, teacher: EndpointTeacher, planned: Planned) -> list[Episode]:
@@ -228,8 +229,8 @@ def write_walks(build: Build, name: str, earlier: Path, policy: Source, reflecto
     advice = student.advice if isinstance(student, Advised) else Advice()
     teacher = _teacher(build.context, f"{name}-seed{seed}") if endpoint else None
     lessons = _lessons(teacher, episodes, states, advice, build.tick)
-    lines = [to_line(episode) for episode in [*read_episodes(earlier), *_with_lessons(episodes, lessons, advice)]]
-    write_text(build.out, "".join(f"{line}\n" for line in lines))
+    labelled = _with_lessons(episodes, lessons, advice)
+    write_text(build.out, to_lines(chain(read_episodes(earlier), labelled)))
 
 
 def _lessons(

@@ -35,7 +35,10 @@ def standings(texts: Sequence[str], preference: Callable[[str, str], float]) -> 
 
 def both_ways(texts: Sequence[str]) -> list[tuple[str, str]]:
     """Return all pairs of different texts, in both orders."""
-    return [pair for one, other in combinations(texts, 2) for pair in ((one, other), (other, one))]
+    pairs = []
+    for first, second in combinations(texts, 2):
+        pairs += [(first, second), (second, first)]
+    return pairs
 
 
 def rank_episodes(
@@ -52,12 +55,19 @@ def rank_episodes(
         longest: largest number of characters of an episode that the judge reads: its beginning and its end.
         max_tokens: longest answer.
     """
-    told = [[transcript(episode, longest) for episode in group] for group in groups]
-    pairs = list(dict.fromkeys(pair for texts in told for pair in both_ways(list(dict.fromkeys(texts)))))
+    transcripts, distinct = [], []
+    for group in groups:
+        transcripts.append([transcript(episode, longest) for episode in group])
+        distinct.append(list(dict.fromkeys(transcripts[-1])))
+    # Two groups of one task may hold the same pair, and the judge is asked about it once.
+    pairs = list(dict.fromkeys(pair for texts in distinct for pair in both_ways(texts)))
     answers = judge.complete_all([Ask(comparison(*pair), max_tokens) for pair in pairs])
     preferred = {pair: PREFERENCE[read_verdict(answer)] for pair, answer in zip(pairs, answers, strict=True)}
-    ranked = [standings(list(dict.fromkeys(texts)), lambda *pair: preferred[pair]) for texts in told]
-    return [[standing[text] for text in texts] for texts, standing in zip(told, ranked, strict=True)]
+    ranks = []
+    for texts, different in zip(transcripts, distinct, strict=True):
+        standing = standings(different, lambda *pair: preferred[pair])
+        ranks.append([standing[text] for text in texts])
+    return ranks
 
 
 def transcript(episode: Episode, longest: int) -> str:

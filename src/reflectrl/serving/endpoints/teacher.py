@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.prompts.messages import continued, conversation, follow_up
-from reflectrl.core.types import Episode, Observation, Step, Turn, named_seed
+from reflectrl.core.types import Choice, Episode, Observation, Reflection, Step, Turn, named_seed
 from reflectrl.serving.endpoints.answers import without_thinking
 from reflectrl.serving.endpoints.client import Ask, Endpoint, Message
 from reflectrl.serving.endpoints.config import TeacherConfig
@@ -129,14 +129,14 @@ class WalkingPlayer:
             Question(e.observation, None, None, (e.task.id, len(e.steps)), named_seed("walk", e.seed, len(e.steps)))
             for e in episodes
         ]
-        turns = []
+        turns = list[Turn]()
         for episode, lesson in zip(episodes, self.teacher.lessons(questions), strict=True):
             actions, action = episode.observation.actions, lesson.action
             if lesson.reflection is not None:
-                episode.turns.append(Turn(NAME, lesson.reflection))
+                episode.turns.append(Reflection(NAME, lesson.reflection))
             player = NAME if action is not None else ILLEGAL
             action = int(episode.rng.integers(len(actions))) if action is None else action
-            turns.append(Turn(player, actions[action], choice=action))
+            turns.append(Choice(player, actions[action], choice=action))
         return turns
 
 
@@ -183,8 +183,8 @@ def explained(
 
 def with_lesson(step: Step, lesson: Lesson) -> Step:
     """Return the step with the lesson's reflection and target. If the lesson is not usable, the label is removed."""
-    acting = tuple(turn for turn in step.turns if turn.choice is not None)
+    acting = tuple(turn for turn in step.turns if isinstance(turn, Choice))
     if lesson.reflection is None or lesson.action is None:
         return replace(step, turns=acting, label=None)
-    changed: dict[str, Any] = {"turns": (Turn(NAME, lesson.reflection), *acting), "target": lesson.action}
+    changed: dict[str, Any] = {"turns": (Reflection(NAME, lesson.reflection), *acting), "target": lesson.action}
     return replace(step, **changed, label=step.label or "positive")

@@ -59,25 +59,25 @@ class Servers:
             asks: bodies of requests to /completions, whose "prompt" is a list of token ids per prompt.
         """
         started = time.perf_counter()
-        places = [(self._next + i) % len(self._free) for i in range(len(asks))]
+        servers = [(self._next + i) % len(self._free) for i in range(len(asks))]
         self._next += len(asks)
-        posts = (self._post(place, "/completions", ask) for place, ask in zip(places, asks, strict=True))
+        posts = (self._post(server, "/completions", ask) for server, ask in zip(servers, asks, strict=True))
         answers = in_loop(self._all(posts))
         self.requests += len(asks)
         self.seconds += time.perf_counter() - started
         return [
-            self._choices(place, answer, len(ask["prompt"]))
-            for place, answer, ask in zip(places, answers, asks, strict=True)
+            self._choices(server, answer, len(ask["prompt"]))
+            for server, answer, ask in zip(servers, answers, asks, strict=True)
         ]
 
     def load(self, name: str, folder: str) -> None:
         """Let every server load the weights in a folder under a name."""
         body = {"lora_name": name, "lora_path": folder}
-        in_loop(self._all(self._post(place, "/load_lora_adapter", body, str) for place in range(len(self._free))))
+        in_loop(self._all(self._post(server, "/load_lora_adapter", body, str) for server in range(len(self._free))))
 
-    def unload(self, prefix: str, kept: str = "") -> None:
+    def unload(self, prefix: str, spared: str = "") -> None:
         """Let every server unload all weights whose name begins with `prefix`, except `kept`."""
-        in_loop(self._all(self._unload(place, prefix, kept) for place in range(len(self._free))))
+        in_loop(self._all(self._unload(server, prefix, spared) for server in range(len(self._free))))
 
     def close(self) -> None:
         """Close the connections. The next request opens new ones."""
@@ -100,31 +100,31 @@ class Servers:
             await self._hang_up()
             raise
 
-    async def _unload(self, place: int, prefix: str, kept: str) -> None:
-        found = await self._send(place, "GET", "/models", None, object)
+    async def _unload(self, server: int, prefix: str, spared: str) -> None:
+        answered = await self._send(server, "GET", "/models", None, object)
         try:
-            names = [str(model["id"]) for model in found["data"]]
+            names = [str(model["id"]) for model in answered["data"]]
         except (KeyError, TypeError):
-            raise self._failure(place, "its list of models cannot be read (does the address end in /v1?)") from None
+            raise self._failure(server, "its list of models cannot be read (does the address end in /v1?)") from None
         for name in names:
-            if name.startswith(prefix) and name != kept:
-                await self._post(place, "/unload_lora_adapter", {"lora_name": name}, str)
+            if name.startswith(prefix) and name != spared:
+                await self._post(server, "/unload_lora_adapter", {"lora_name": name}, str)
 
-    async def _post(self, place: int, path: str, body: Body, kind: type = object) -> Any:
-        return await self._send(place, "POST", path, body, kind)
+    async def _post(self, server: int, path: str, body: Body, kind: type = object) -> Any:
+        return await self._send(server, "POST", path, body, kind)
 
-    async def _send(self, place: int, method: str, path: str, body: Body | None, kind: type) -> Any:
+    async def _send(self, server: int, method: str, path: str, body: Body | None, kind: type) -> Any:
         """Send a request and return the server's answer: JSON (`object`), or text (`str`)."""
         if not self._clients:
             self._clients = [self._opened(address) for address in self.settings.servers]
-        client, settings = self._clients[place], self.settings
+        client, settings = self._clients[server], self.settings
         try:
-            async with self._free[place], asyncio.timeout(settings.timeout * (settings.retries + 1)):
+            async with self._free[server], asyncio.timeout(settings.timeout * (settings.retries + 1)):
                 if method == "GET":
                     return await client.get(path, cast_to=kind)
                 return masked(await client.post(path, body=body, cast_to=kind), self._key)
         except (TimeoutError, *UNREADABLE, self._openai.OpenAIError) as error:
-            raise self._failure(place, self._explain(error, path)) from None
+            raise self._failure(server, self._explain(error, path)) from None
 
     def _opened(self, address: str) -> Any:
         http = honest_client()(**http_settings(address, self._key, self.settings.timeout))
@@ -140,15 +140,15 @@ class Servers:
 
     # ---- failures ----------------------------------------------------------------------------------------------------
 
-    def _choices(self, place: int, answer: Any, count: int) -> list[Choice]:
+    def _choices(self, server: int, answer: Any, count: int) -> list[Choice]:
         try:
-            found = sorted(answer["choices"], key=lambda choice: choice["index"])
-            whole = [choice["index"] for choice in found] == list(range(count))
+            answered = sorted(answer["choices"], key=lambda choice: choice["index"])
+            complete = [choice["index"] for choice in answered] == list(range(count))
         except (KeyError, TypeError):
-            whole = False
-        if not whole:
-            raise self._failure(place, f"the answer is not {count} completions (does the address end in /v1?)")
-        return found
+            complete = False
+        if not complete:
+            raise self._failure(server, f"the answer is not {count} completions (does the address end in /v1?)")
+        return answered
 
     def _explain(self, error: Exception, path: str) -> str:
         if isinstance(error, TimeoutError | self._openai.APITimeoutError):
@@ -164,7 +164,7 @@ class Servers:
             hint if "adapter" in path else ""
         )
 
-    def _failure(self, place: int, why: str) -> UserError:
+    def _failure(self, server: int, why: str) -> UserError:
         if self._key:  # some servers repeat it when they refuse it
             why = why.replace(self._key, "***")
-        return UserError(f"rollouts: server {self.settings.servers[place]}: {why}; what was saved is kept")
+        return UserError(f"rollouts: server {self.settings.servers[server]}: {why}; what was saved is kept")

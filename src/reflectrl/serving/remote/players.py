@@ -45,13 +45,12 @@ class Serving:
         Prompts with equal settings share requests.
         """
         rows: list[Sequence[int]] = []
-        for same in {id(one): one for one in settings}.values():
-            rows += cut([i for i, one in enumerate(settings) if one is same], each)
-        asks = [
-            {"model": self.name, "prompt": [prompts[i] for i in part], "return_tokens_as_token_ids": True}
-            | dict(settings[part[0]])
-            for part in rows
-        ]
+        for same in {id(body): body for body in settings}.values():
+            rows += cut([i for i, body in enumerate(settings) if body is same], each)
+        asks = []
+        for part in rows:
+            ask = {"model": self.name, "prompt": [prompts[i] for i in part], "return_tokens_as_token_ids": True}
+            asks.append(ask | dict(settings[part[0]]))
         found: dict[int, Choice] = {}
         for part, choices in zip(rows, self.servers.complete(asks), strict=True):
             found.update(zip(part, choices, strict=True))

@@ -114,7 +114,7 @@ class ServedRollouts(EpisodeRollouts):
         """Unload all of the policy's weights except the present ones, and remove the folder of the previous ones."""
 
         def drop() -> None:
-            self.servers.unload(f"{self.prefix}-policy-", kept=self.choosing.name)
+            self.servers.unload(f"{self.prefix}-policy-", spared=self.choosing.name)
             if name not in ("", self.choosing.name):
                 shutil.rmtree(self.folder / name.removeprefix(f"{self.prefix}-"), ignore_errors=True)
 

@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from reflectrl.core.terminal import printable
-from reflectrl.core.types import Turn, UserError, named_seed
+from reflectrl.core.types import Choice, Reflection, Turn, UserError, named_seed
 from reflectrl.serving.server.batching import Asked
 from reflectrl.serving.server.protocol import ChatRequest, Refusal
 
@@ -35,11 +35,11 @@ class Answer:
     @property
     def reflection(self) -> str | None:
         """The reflection without control characters; None if there is none."""
-        return next((printable(turn.text) for turn in self.turns if turn.choice is None), None)
+        return next((printable(turn.text) for turn in self.turns if isinstance(turn, Reflection)), None)
 
     def choice(self) -> dict[str, Any]:
         """Return the chosen action and the probabilities. At a temperature above 0 the action is drawn from them."""
-        [turn] = [turn for turn in self.turns if turn.choice is not None]
+        [turn] = [turn for turn in self.turns if isinstance(turn, Choice)]
         action, temperature = turn.choice, self.request.temperature or 0.0
         if temperature > 0 and turn.probs:
             seed = self.request.seed
@@ -53,7 +53,7 @@ class Answer:
     def usage(self) -> dict[str, Any]:
         """Count the tokens that the policy read, and the tokens that policy and reflector wrote."""
         read = self.asked.read
-        thought = sum(len(turn.token_ids) for turn in self.turns if turn.choice is None)
+        thought = sum(len(turn.token_ids) for turn in self.turns if isinstance(turn, Reflection))
         written = sum(len(turn.token_ids) for turn in self.turns)
         details = {"reasoning_tokens": thought}
         return {
@@ -61,7 +61,7 @@ class Answer:
             "completion_tokens_details": details,
         }  # fmt: skip
 
-    def whole(self) -> dict[str, Any]:
+    def body(self) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
         chosen = self.choice()
         said = {"role": "assistant", "content": self.actions[chosen["action"]]}

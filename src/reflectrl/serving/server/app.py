@@ -120,7 +120,7 @@ class Server(Guard):
         self.admit(request)
         deadline = self.deadline(request)
         with ExitStack() as held:
-            held.enter_context(self.place())
+            held.enter_context(self.slot())
             asked = read_request(await self.body(request, deadline))
             self._require_model(asked.model)
             observation = self._fitting(observation_of(asked))
@@ -131,14 +131,14 @@ class Server(Guard):
             if asked.stream:
                 return EventStream(answer.events(turns), held.pop_all())
             answer.turns += [turn async for turn in turns]
-            return JSONResponse(answer.whole())
+            return JSONResponse(answer.body())
 
     async def systemone(self, request: Request) -> Response:
         """POST /v1/systemone. Errors have this protocol's form."""
         try:
             self.admit(request)
             deadline = self.deadline(request)
-            with self.place():
+            with self.slot():
                 asked = systemone.read_systemone(await self.body(request, deadline))
                 if asked.model != ALIAS:
                     self._require_model(asked.model)
@@ -158,7 +158,7 @@ class Server(Guard):
         """POST /v1/decisions."""
         self.admit(request)
         deadline = self.deadline(request)
-        with self.place():
+        with self.slot():
             asked = read_decisions(await self.body(request, deadline))
             if asked.model != ALIAS:
                 self._require_model(asked.model)

@@ -17,7 +17,7 @@ from reflectrl.api import Agent
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.players.base import LiveEpisode, Player, carries
 from reflectrl.core.prompts import tokenize, words_prompt
-from reflectrl.core.types import Observation, Sampling, Step, Task, Turn, UserError, named_seed
+from reflectrl.core.types import Choice, Observation, Sampling, Step, Task, Turn, UserError, named_seed
 from reflectrl.models.players import LanguagePlayer, Policy
 
 MEMORY = 4096
@@ -66,7 +66,7 @@ class Asked:
                 if isinstance(news, Exception):
                     raise news
                 yield news
-                if news.choice is not None:
+                if isinstance(news, Choice):
                     return
         finally:
             self.is_dropped = True

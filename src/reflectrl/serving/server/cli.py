@@ -46,7 +46,8 @@ class Serve:
     body_kib: Annotated[int, tyro.conf.arg(metavar="N")] = 1024
     """Largest request, in KiB."""
     concurrent: Annotated[int, tyro.conf.arg(metavar="N")] = 64
-    """Largest number of requests at the same time, waiting ones included. Further ones are told to come again (429)."""
+    """Largest number of requests at the same time, waiting ones included. Further requests are refused (429) and may be
+    sent again later."""
     connections: Annotated[int, tyro.conf.arg(metavar="N")] = 512
     """Largest number of open connections. Further ones are refused (503)."""
     batch: Annotated[int, tyro.conf.arg(metavar="N")] = 32

@@ -171,7 +171,9 @@ def _written(
     """Write a text after each prompt. Only the written tokens get log-probabilities."""
     sampling = Sampling(request.temperature, request.top_p)
 
-    def one(logits_BV: torch.Tensor, generators: Sequence[np.random.Generator]) -> tuple[torch.Tensor, torch.Tensor]:
+    def draw_allowed(
+        logits_BV: torch.Tensor, generators: Sequence[np.random.Generator]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         if unwanted():  # a text may have thousands of tokens
             raise UnwantedError
         if request.allowed_token_ids is not None:
@@ -180,8 +182,12 @@ def _written(
             logits_BV = kept.index_copy(1, allowed, logits_BV[:, allowed])
         return draw(logits_BV, generators, sampling)
 
-    written = lm.backend.write(prompts, request.max_tokens, one, rngs, None, drafts)
-    return [_choice(lm, request, ids, logp, [{t: p} for t, p in zip(ids, logp, strict=True)]) for ids, logp in written]
+    written = lm.backend.write(prompts, request.max_tokens, draw_allowed, rngs, None, drafts)
+    choices = []
+    for ids, logprobs in written:
+        tops = [{token: logprob} for token, logprob in zip(ids, logprobs, strict=True)]
+        choices.append(_choice(lm, request, ids, logprobs, tops))
+    return choices
 
 
 def _choice(

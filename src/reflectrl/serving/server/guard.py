@@ -72,7 +72,7 @@ class Guard:
         return began + self.limits.seconds
 
     @contextmanager
-    def place(self) -> Any:
+    def slot(self) -> Any:
         """Hold a place for a request within the block. Raise Refusal if all are taken."""
         if self.busy >= self.limits.concurrent:
             busy = f"{self.busy} requests are being answered, the most that this server takes on"

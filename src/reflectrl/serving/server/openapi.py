@@ -26,8 +26,8 @@ REFUSED = {
     413: "The body is too large.",
     415: "The body is not `application/json`.",
     422: "The request can be read, but not answered: what is wrong, and where.",
-    429: "Too many requests at the same time; `Retry-After` says when to come again.",
-    503: "No answer in time, too many connections, or the server is ending; `Retry-After` says when to come again.",
+    429: "Too many requests at the same time; `Retry-After` says when to try again.",
+    503: "No answer in time, too many connections, or the server is ending; `Retry-After` says when to try again.",
 }
 
 

@@ -167,8 +167,8 @@ def first_mistake(error: ValidationError) -> tuple[str, ErrorDetails]:
 
     Of several forms that a field may have, the content resembles the one in which a mistake lies deepest.
     """
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    first = max(reversed(found), key=lambda one: len(one["loc"]))
+    mistakes = error.errors(include_url=False, include_context=False, include_input=False)
+    first = max(reversed(mistakes), key=lambda mistake: len(mistake["loc"]))
     parts = [str(part) for part in first["loc"]]
     return ".".join(part for part in parts if part != "str" and not part.startswith("list["))[:200], first
 

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from reflectrl.core.prompts.questions import instructions_text
-from reflectrl.core.types import Observation, Turn
+from reflectrl.core.types import Choice, Observation, Reflection, Turn
 
 UNTRAINED = 0.1
 """Weight of the model's probabilities, beside equal ones, in answers that the agent was never trained for.
@@ -207,8 +207,8 @@ def pose(state: State, question: Question, familiar: Familiar) -> Posed:
 
 def verdict(posed: Posed, turns: Sequence[Turn], tokens_read: int, is_cut: bool) -> Verdict:
     """Return the answer to a question, made from the turns of the player that was asked."""
-    [turn] = [turn for turn in turns if turn.choice is not None]
-    written = sum(len(turn.token_ids) for turn in turns if turn.choice is None)
+    [turn] = [turn for turn in turns if isinstance(turn, Choice)]
+    written = sum(len(turn.token_ids) for turn in turns if isinstance(turn, Reflection))
     chosen = [turn.probs[action] for action in posed.order]
     count, total = len(chosen), math.fsum(chosen)  # a sum that is exact, so the same in any order
     probabilities = [probability / total if total > 0 else 1 / count for probability in chosen]

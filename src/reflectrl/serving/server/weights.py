@@ -158,7 +158,7 @@ class WeightsServer(Guard):
     async def complete(self, request: Request) -> Response:
         """POST /v1/completions."""
         body, deadline = await self._asked(request)
-        with self.place():
+        with self.slot():
             asked = read_body(CompletionRequest, body)
             found = await self._in_thread(lambda unwanted: self._completed(asked, unwanted), request, deadline)
         about = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(time.time())}

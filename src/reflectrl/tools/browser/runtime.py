@@ -37,19 +37,19 @@ FILES = {
 BY_HAND = "npm install " + " ".join(f"{name}@{version}" for name, version in PACKAGES.items())
 
 
-def find_runtime(chosen: Path | None = None) -> dict[str, bytes]:
+def find_runtime(given: Path | None = None) -> dict[str, bytes]:
     """Return the files of both packages, by name. npm fetches what is missing.
 
     Args:
-        chosen: a folder `node_modules` that holds the packages; None is a folder in the cache
+        given: a folder `node_modules` that holds the packages; None is a folder in the cache
             (`$REFLECTRL_DATA/browser`).
 
     Raises:
         UserError: they are not there and cannot be fetched, or a file has an unexpected digest.
     """
-    folder = data_folder("browser", chosen or "")
+    folder = data_folder("browser", given or "")
     missing = [name for name in PACKAGES if not is_there(folder, name)]
-    if missing and chosen:
+    if missing and given:
         raise UserError(f"{folder} lacks {' and '.join(missing)}; it should be the node_modules of: {BY_HAND}")
     for name in missing:
         _fetch(name, folder)

@@ -142,12 +142,12 @@ def merged(lm: LanguageModel) -> LanguageModel:
     return replace(lm, model=whole, adapter=None, base="", counters=Counters())
 
 
-def _travelling(recipe: Recipe, arm: str, seed: int, whole: bool = False) -> Recipe:
+def _travelling(recipe: Recipe, arm: str, seed: int, merged: bool = False) -> Recipe:
     """Return the recipe of an exported agent: settings of play, without settings of teaching and training."""
     plain = Recipe()
     env = {"name": recipe.env["name"]}
     model = replace(recipe.model, source=plain.model.source, policy="", reflector="")
-    if whole:
+    if merged:
         model = replace(model, lora_rank=0, quantisation="none")
     sections = {
         name: plain.sections[name] if getattr(section, "stays_behind", False) else section

@@ -134,7 +134,9 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     shown = [name for name in COLUMNS if any(name in row for row in rows)]
-    lines = [shown, ["---"] * len(shown), *([_cell(row.get(name)) for name in shown] for row in rows)]
+    lines = [shown, ["---"] * len(shown)]
+    for row in rows:
+        lines.append([_cell(row.get(name)) for name in shown])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -188,13 +188,13 @@ def estimate(recipe: Recipe) -> Need | None:
     half = model.dtype == "bfloat16" and model.quantisation == "none"
     loading = max(max(shape.stored, 2 * one if half else 0) for shape, one in zip(shapes, weights, strict=True))
     # Tables that embeddings and head share get a gradient from each before these are added.
-    tables = [
-        0.0 if adapter or model.frozen_layers else shape.vocab * shape.width * BITS[model.dtype] / 8 for shape in shapes
-    ]
-    rows = [
-        max(table + count(shape, recipe) for table, shape in zip(tables, shapes, strict=True))
-        for count in (_sft_rows, _rl_rows)
-    ]
+    sft_rows = rl_rows = 0.0
+    for shape in shapes:
+        table = 0.0
+        if not adapter and not model.frozen_layers:
+            table = shape.vocab * shape.width * BITS[model.dtype] / 8
+        sft_rows = max(sft_rows, table + _sft_rows(shape, recipe))
+        rl_rows = max(rl_rows, table + _rl_rows(shape, recipe))
     played = max(recipe.rl.episodes, recipe.eval.batch)
     return Need(
         (weights[0], 0.0 if shared else weights[1]),
@@ -205,7 +205,7 @@ def estimate(recipe: Recipe) -> Need | None:
         int(recipe.rl.kl_coef > 0),
         sum(_cache_bytes(shape, recipe, played) for shape in shapes)
         + min(WORKING, played * (model.context + recipe.play.reflection_tokens) * _token_bytes(shapes[1], model)),
-        (rows[0], rows[1]),
+        (sft_rows, rl_rows),
         HEAP if half and model.device in ("auto", "cpu") else 1.0,
     )
 

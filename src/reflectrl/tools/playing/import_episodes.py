@@ -7,10 +7,10 @@ from pathlib import Path
 
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.episodes import to_line
-from reflectrl.core.teach import Recorder, as_told, replayed, tasks_of
+from reflectrl.core.teach import Recorder, replayed, tasks_of, unreplayed
 from reflectrl.core.terminal import printable_line
 from reflectrl.core.types import Episode, UserError
-from reflectrl.tools.playing.told import read_told
+from reflectrl.tools.playing.foreign import read_foreign
 
 
 def import_episodes(files: Sequence[Path], out: Path, env: TextEnv | None) -> str:
@@ -50,10 +50,10 @@ def import_episodes(files: Sequence[Path], out: Path, env: TextEnv | None) -> st
 def _read(path: Path, env: TextEnv | None, unread: set[str]) -> Iterator[Episode]:
     """Yield the episodes of a file, as the environment replays them."""
     tasks, number = tasks_of(env) if env is not None else {}, 0
-    for number, episode, keys in read_told(path):
+    for number, episode, keys in read_foreign(path):
         unread |= keys
         try:
-            made = replayed(env, episode, tasks) if env is not None else as_told(episode)
+            made = replayed(env, episode, tasks) if env is not None else unreplayed(episode)
             to_line(made)  # which says what JSON has no word for
             yield made
         except ValueError as error:

@@ -50,7 +50,7 @@ def play(
         UserError: there is no such player, the environment raised an error, or the file cannot be written.
     """
     env = make(section)
-    player, reflector = _seated(who, env, trust, seed)
+    player, reflector = _build_players(who, env, trust, seed)
     if (where := _trained_in(who)) not in ("", section["name"]):
         print(f"note: this agent was trained in {printable_line(where)}")
     with Recorder(record) if record else nullcontext() as recorder:
@@ -123,8 +123,8 @@ def _by_hand(
         for task in tasks:
             yield Session(env, task, seed, helpers, reflector, advise, confirm).play()
     except Quit as quit:
-        if quit.kept is not None:
-            yield quit.kept
+        if quit.finished is not None:
+            yield quit.finished
         else:
             print("stopped")
 
@@ -139,7 +139,7 @@ def _helpers(env: TextEnv, who: str, player: Player | None) -> dict[str, Player]
     return {**named, **{name: one for name, one in able.items() if name not in named}, "random": UNLEARNED["random"]()}
 
 
-def _seated(who: str, env: TextEnv, trust: bool, seed: int) -> tuple[Player | None, Player | None]:
+def _build_players(who: str, env: TextEnv, trust: bool, seed: int) -> tuple[Player | None, Player | None]:
     """Return the player, None if it is a person, and the reflector that it reads."""
     if who == "human":
         return None, None

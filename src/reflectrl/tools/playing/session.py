@@ -12,18 +12,18 @@ from reflectrl.core.players.simple import choose
 from reflectrl.core.rollout import advance
 from reflectrl.core.teach import Recording
 from reflectrl.core.terminal import printable_line
-from reflectrl.core.types import Episode, Observation, Task, Turn, named_seed
+from reflectrl.core.types import Choice, Episode, Observation, Reflection, Task, Turn, named_seed
 from reflectrl.tools.playing.human import COMMANDS, Say, Word, last_reward, meaning, table
 
 KEEP = "Enter keeps this episode, /undo takes the last step back, /drop forgets it, q keeps it and quits"
 
 
 class Quit(Exception):
-    """The person wants to stop. `kept` is the finished episode that they were asked about, if there is one."""
+    """The person wants to stop. `finished` is the episode that they were asked about, if there is one."""
 
-    def __init__(self, kept: Episode | None = None) -> None:
+    def __init__(self, finished: Episode | None = None) -> None:
         super().__init__()
-        self.kept = kept
+        self.finished = finished
 
 
 class Session:
@@ -71,7 +71,7 @@ class Session:
             turn = self._turn()
             if turn is None:
                 return None
-            if turn.choice is not None:
+            if isinstance(turn, Choice):
                 self._take(turn)
         return self._episode() if self.recording.steps else None
 
@@ -110,7 +110,7 @@ class Session:
             return None
         else:
             self._obey(word)
-        return Turn("human", "")
+        return Reflection("human", "")
 
     def _word(self) -> Word:
         try:
@@ -124,8 +124,8 @@ class Session:
         if word.kind == "undo":
             self._undo(word.number)
         elif word.kind == "reflect":
-            others = [turn for turn in self.live.turns if turn.choice is not None]
-            self.live.turns, self.shown = [Turn("human", word.text), *others], not self.advise
+            others = [turn for turn in self.live.turns if isinstance(turn, Choice)]
+            self.live.turns, self.shown = [Reflection("human", word.text), *others], not self.advise
         elif word.kind == "mistake":
             self.recording.mistake(word.number)
             number = min(word.number, len(self.recording.steps))
@@ -156,8 +156,7 @@ class Session:
         self.playing = ""
         self._see(before)
 
-    def _take(self, turn: Turn) -> None:
-        assert turn.choice is not None
+    def _take(self, turn: Choice) -> None:
         self.snapshots.append(self.env.save())
         seen, turns = self.live.observation, (*self.live.turns, turn)
         now = advance(self.env, self.task, turn.choice)

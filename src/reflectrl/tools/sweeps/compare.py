@@ -19,6 +19,8 @@ from reflectrl.runs.report.plots import CurveSection, curve_sections
 from reflectrl.runs.report.svg import SERIES, Look
 from reflectrl.runs.report.table import Cell, Table, tables
 from reflectrl.runs.state import defaults
+from reflectrl.tools.sweeps.paired import Difference, differences
+from reflectrl.tools.sweeps.published import PublishedRow, against
 
 SAME_TASKS = ("env", "eval.splits", "eval.tasks")
 """Settings that must be equal in all runs, so that their results are about the same tasks."""
@@ -29,7 +31,7 @@ class Comparison:
     """The data of several runs, combined for a comparison.
 
     `settings` has a row per recipe key that differs: its values by run. In `tables` and `sections`, an arm is called
-    "RUN · ARM". Arms that learn nothing appear once.
+    "RUN · ARM". Arms that learn nothing appear once. `published` holds a line for each pair with a published row.
     """
 
     runs: tuple[str, ...]
@@ -38,11 +40,22 @@ class Comparison:
     sections: Sequence[CurveSection]
     look: Mapping[str, Look]
     warnings: tuple[str, ...]
+    differences: Sequence[Difference] = ()
+    published: Sequence[str] = ()
 
 
-def compare(folders: Sequence[Path], called: Sequence[str], out: Path) -> None:
-    """Print a comparison of runs under these names, and write its page to `out`."""
-    found = comparison([read_run(folder) for folder in folders], called)
+def compare(folders: Sequence[Path], called: Sequence[str], out: Path, rows: Sequence[PublishedRow] = ()) -> None:
+    """Print a comparison of runs under these names, and write its page to `out`.
+
+    Args:
+        rows: published rows to compare with as well.
+    """
+    runs = [read_run(folder) for folder in folders]
+    found = dataclasses.replace(
+        comparison(runs, called),
+        differences=differences(runs, folders, called),
+        published=[line for run, name in zip(runs, called, strict=True) if rows for line in against(run, name, rows)],
+    )
     show(console(160), found)
     console(160).print(f"\npage: {write_page(out, page(found))}", soft_wrap=True)
 
@@ -135,6 +148,32 @@ def show(out: Console, comparison: Comparison) -> None:
             shares = ("–" if share is None else f"{100 * share:.1f} %" for share in line.shares)
             shown.add_row(line.arm, *map(_cell, line.cells), *shares)
         out.print(shown)
+    show_differences(out, comparison.differences)
+    for words in comparison.published:
+        out.print(words, soft_wrap=True, highlight=False)
+
+
+def show_differences(out: Console, paired: Sequence[Difference]) -> None:
+    """Print the paired differences, with a verdict on each."""
+    if not paired:
+        return
+    title = "paired differences of success on the same tasks, in points, with 95 % intervals"
+    shown = Shown("arm", "beside", "tasks", "difference", "tasks × seeds", "verdict", title=title, title_justify="left")
+    for one in paired:
+        shown.add_row(
+            one.first,
+            one.second,
+            f"{one.split}, {one.sampling}",
+            points(one),
+            f"{one.tasks} × {one.seeds}",
+            one.verdict,
+        )
+    out.print(shown)
+
+
+def points(gap: Difference) -> str:
+    """Return a difference with its interval, in points."""
+    return f"{100 * gap.mean:+.1f} [{100 * gap.low:.0f}, {100 * gap.high:.0f}]"
 
 
 def _cell(cell: Cell | None) -> str:
@@ -146,5 +185,5 @@ def _cell(cell: Cell | None) -> str:
 
 def page(comparison: Comparison) -> str:
     """Return the page as text. It loads nothing from anywhere."""
-    render = template("compare.html.j2", "reflectrl.tools.sweeps", cell=_cell).render
+    render = template("compare.html.j2", "reflectrl.tools.sweeps", cell=_cell, points=points).render
     return render(comparison=comparison, css=Markup(asset("page.css")))

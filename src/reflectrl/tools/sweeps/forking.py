@@ -68,7 +68,7 @@ def take_over(recipe: Recipe, source: Path, folder: Path) -> list[str]:
 
 
 def _files(artifact: Artifact, run: Path) -> Iterator[Path]:
-    """Yield the files and folders of an artifact, with the metrics of its training."""
+    """Yield the files and folders of an artifact, with the metrics of its training or the temperature of its play."""
     for pattern in artifact.outputs:
         for path in run.glob(pattern):
             parts = path.relative_to(run).parts
@@ -78,6 +78,8 @@ def _files(artifact: Artifact, run: Path) -> Iterator[Path]:
         name = Path(artifact.training).stem
         yield from (run / "metrics").glob(f"seed{artifact.seed}-{name}.jsonl")
         yield from (run / "metrics").glob(f"seed{artifact.seed}-{name}.sha256")
+    if artifact.kind == "eval":
+        yield from run.glob(f"calibration/{artifact.name}-seed{artifact.seed}.json")
 
 
 def _copy(path: Path, to: Path) -> None:

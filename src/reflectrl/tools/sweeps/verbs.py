@@ -28,11 +28,15 @@ class Compare:
     """Run folders to compare. They must be of the same kind."""
     out: Annotated[Path, tyro.conf.arg(metavar="FILE", aliases=["-o"])] = Path("compare.html")
     """Page to write. For text tasks, a table in the columns of Leftover Lunch, if the name ends in .csv or .tex."""
+    against: Annotated[str, tyro.conf.arg(metavar="results/NAME")] = ""
+    """Compare with the published rows of a recipe as well: results/taxi. One run is enough then."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Read the runs, print the table, and write the page."""
         if settings:
-            raise UserError(f"unknown option {settings[0].partition('=')[0]!r}; compare has --out")
+            raise UserError(f"unknown option {settings[0].partition('=')[0]!r}; compare has --out and --against")
+        if not self.runs:
+            raise UserError("compare needs two runs or more, or a run and published rows (--against results/NAME)")
         kinds = {kind_of(folder) for folder in self.runs}
         if len(kinds) > 1:
             raise UserError("compare: these runs are of different kinds, with nothing in common to be compared")
@@ -46,12 +50,15 @@ class Compare:
         if compare_runs is not None:
             compare_runs(self.runs)
             return
-        if len(self.runs) < 2:
-            raise UserError("compare needs two runs or more")
+        if len(self.runs) < 2 and not self.against:
+            raise UserError("compare needs two runs or more, or published rows (--against results/NAME)")
         from reflectrl.tools.sweeps.compare import compare, labels
+        from reflectrl.tools.sweeps.published import published_rows
+
+        rows = published_rows(self.against) if self.against else ()
 
         require_writable(self.out.parent, f"folder {self.out.parent}")
-        compare(self.runs, labels(self.runs), self.out)
+        compare(self.runs, labels(self.runs), self.out, rows)
 
 
 def kind_of(folder: Path) -> RunKind:

@@ -75,7 +75,9 @@ def table(folder: Path) -> Table:
     recipe, state = read_recipe(folder / "recipe.toml"), State.read(folder)
     graph, settings = planned(recipe), recipe.plain()
     says = {key: state.says(artifact, settings) for key, artifact in graph.items() if not artifact.always}
-    counts = (counted(stage, [known for key, known in says.items() if graph[key].stage == stage]) for stage in STAGES)
+    counts = []
+    for stage in STAGES:
+        counts.append(counted(stage, [state for key, state in says.items() if graph[key].stage == stage]))
     title = f"{recipe.name}: {', '.join(filter(None, counts))}; {condition(folder)}"
     shown = Table(title=title, title_justify="left")
     headings = ("artifact", "state", "step", "left", "success or loss on validation", "", *SHOWN.values(), "steps/s")

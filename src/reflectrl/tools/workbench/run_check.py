@@ -18,7 +18,7 @@ class CheckFirst(RunOption):
     """The option `--no-check` of `reflectrl run`."""
 
     no_check: bool = False
-    """Leave out the check of an environment that no package brings, which a new run does before it trains."""
+    """Skip the check of your own environment, which a new run does before it trains."""
 
     def prepare(self, recipe: Recipe, folder: Path) -> None:
         """Check the environment, unless it is installed or the run has begun already.

@@ -148,11 +148,12 @@ class Game:
     @cached_property
     def travels(self) -> dict[int, dict[str, tuple[str, int]]]:
         """Location → the commands that lead away from it, for every location."""
-        every = {f"go to {r.name}": ("go", index) for index, r in enumerate(self.receptacles)}
-        return {
-            place: {text: do for text, do in every.items() if self.receptacles[do[1]].location != place}
-            for place in range(len(self.places))
-        }
+        away: dict[int, dict[str, tuple[str, int]]] = {location: {} for location in range(len(self.places))}
+        for location, commands in away.items():
+            for index, receptacle in enumerate(self.receptacles):
+                if receptacle.location != location:
+                    commands[f"go to {receptacle.name}"] = ("go", index)
+        return away
 
 
 def to_json(game: Game) -> str:

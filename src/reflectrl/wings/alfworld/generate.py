@@ -109,7 +109,9 @@ def _draw_goal(rng: np.random.Generator, task_type: str, room: str, layout: Layo
     two = task_type == "pick_two_obj_and_place"
     barred = {*rooms.NOT_A_GOAL, tool, *(rooms.NOT_FOR_TWO if two else ())}
     present = sorted({fixture.kind for fixture in layout.receptacles} - barred)
-    targets = {kind: [holder for holder in present if kind in rooms.HOLDS.get(holder, ())] for kind in kinds}
+    targets: dict[str, list[str]] = {}
+    for kind in kinds:
+        targets[kind] = [holder for holder in present if kind in rooms.HOLDS.get(holder, ())]
     kind = str(rng.choice([kind for kind in kinds if targets[kind]]))
     return Goal(kind, str(rng.choice(targets[kind])), state, count=1 + two)
 
@@ -167,7 +169,8 @@ def _stand(rng: np.random.Generator, household: Household, name: str, kind: str,
 
 def _put(rng: np.random.Generator, household: Household, name: str, kind: str, layout: Layout, goal: Goal) -> bool:
     """Add a thing in or on a receptacle that can hold it. Return False if there is none."""
-    holders = [one for one in dict.fromkeys(f.kind for f in layout.receptacles) if kind in rooms.HOLDS.get(one, ())]
+    present = dict.fromkeys(fixture.kind for fixture in layout.receptacles)
+    holders = [holder for holder in present if kind in rooms.HOLDS.get(holder, ())]
     if kind == goal.kind and not goal.state and not goal.lamp:
         # Otherwise the object could lie at its target from the start, and the game would be won.
         holders = [holder for holder in holders if holder != goal.receptacle]

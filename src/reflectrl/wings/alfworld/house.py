@@ -8,6 +8,7 @@ outcomes as the reference engine, TextWorld with ALFWorld's grammar, quirks incl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Literal
 
 from reflectrl.wings.alfworld.game import TREATMENTS, Game
@@ -257,15 +258,16 @@ class House:
         """Return whether the goal is reached."""
         goal, game = self.game.goal, self.game
         if goal.lamp:
-            things = (thing for index in game.here.get(self.location, ()) for thing in self.contents[index])
-            is_lit = any(game.things[thing].kind == goal.lamp and "toggled" in self.states[thing] for thing in things)
-            return is_lit and self.held is not None and game.things[self.held].kind == goal.kind
-        return any(
-            sum(game.things[thing].kind == goal.kind and self.is_prepared(thing) for thing in self.contents[index])
-            >= goal.count
-            for index, receptacle in enumerate(game.receptacles)
-            if receptacle.kind == goal.receptacle
-        )
+            if self.held is None or game.things[self.held].kind != goal.kind:
+                return False
+            here = chain.from_iterable(self.contents[index] for index in game.here.get(self.location, ()))
+            return any(game.things[thing].kind == goal.lamp and "toggled" in self.states[thing] for thing in here)
+        for index, receptacle in enumerate(game.receptacles):
+            if receptacle.kind == goal.receptacle:
+                things = [thing for thing in self.contents[index] if game.things[thing].kind == goal.kind]
+                if sum(map(self.is_prepared, things)) >= goal.count:
+                    return True
+        return False
 
     def is_prepared(self, thing: int) -> bool:
         """Return whether a thing is in the state that the goal asks for (and has the ability to be brought into it)."""

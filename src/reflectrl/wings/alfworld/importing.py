@@ -18,7 +18,7 @@ from reflectrl.wings.alfworld.house import House
 from reflectrl.wings.alfworld.library import SETS, fill, require_fillable
 from reflectrl.wings.alfworld.planner import plan
 from reflectrl.wings.alfworld.reading import compile_game
-from reflectrl.wings.alfworld.sources import LAYOUT, PROBLEM, REFERENCE, TRAJECTORY, Place, Read, open_sources
+from reflectrl.wings.alfworld.sources import LAYOUT, PROBLEM, REFERENCE, TRAJECTORY, GamePath, Read, open_sources
 
 Tick = Callable[[int, int, str], None]
 """Called with (done, total, what) as the work goes on."""
@@ -65,15 +65,15 @@ def import_games(
     require_fillable(store, generated=False, replace=replace)
     with open_sources(sources) as (files, skipped):
         found = Imported(skipped=skipped)
-        for done, place in enumerate(sorted(files), 1):
+        for done, path in enumerate(sorted(files), 1):
             try:
-                game = _read_game(place, files[place])
+                game = _read_game(path, files[path])
             except _SkippedError as reason:
                 found.skipped[str(reason)] += 1
             except UNREADABLE as error:
-                found.bad.append((f"{place.split}/{place.id}", " ".join(str(error).split()) or type(error).__name__))
+                found.bad.append((f"{path.split}/{path.id}", " ".join(str(error).split()) or type(error).__name__))
             else:
-                found.games.setdefault(place.split, {})[place.id] = to_json(game)
+                found.games.setdefault(path.split, {})[path.id] = to_json(game)
             tick(done, len(files), "games read")
     if not found.games:
         why = f"left out: {', '.join(found.skipped)}; expected {LAYOUT}"
@@ -84,7 +84,7 @@ def import_games(
     return found
 
 
-def _read_game(place: Place, files: Mapping[str, Read]) -> Game:
+def _read_game(path: GamePath, files: Mapping[str, Read]) -> Game:
     if TRAJECTORY not in files:
         raise GameError(f"there is no {TRAJECTORY}")
     trajectory = _object(TRAJECTORY, files[TRAJECTORY]())
@@ -97,7 +97,7 @@ def _read_game(place: Place, files: Mapping[str, Read]) -> Game:
     if PROBLEM not in files:
         raise GameError(f"there is no {PROBLEM}")
     problem = files[PROBLEM]().decode("utf-8")
-    return with_plan(compile_game(place.id, problem, trajectory, words[1] if words else ""))
+    return with_plan(compile_game(path.id, problem, trajectory, words[1] if words else ""))
 
 
 def _object(name: str, content: bytes) -> dict[str, object]:

@@ -119,10 +119,18 @@ class _Search:
             for receptacle in self.receptacles
         ]
         kept = self._distinct_receptacles(roles)
-        self.tools, _, self.targets, self.places = (
-            [index for index in kept if roles[index][role]] for role in range(4)
-        )
-        self.counted = {index for index in kept if roles[index][1]}
+        self.tools, self.targets, self.places = list[int](), list[int](), list[int]()
+        self.counted = set[int]()
+        for index in kept:
+            is_tool, counts, is_target, can_hold = roles[index]
+            if is_tool:
+                self.tools.append(index)
+            if counts:
+                self.counted.add(index)
+            if is_target:
+                self.targets.append(index)
+            if can_hold:
+                self.places.append(index)
         able = {index for index in self.wanted if "pickupable" in things[index].abilities}
         self.sources = sorted((thing, index) for thing, index in self.start.lying if thing in able and index in kept)
 
@@ -155,11 +163,11 @@ class _Search:
     def _set_bounds(self) -> None:
         """Collect the places for each kind of deed, and the least number of walks between them."""
 
-        def places(indices: list[int]) -> frozenset[int]:
+        def locations(indices: list[int]) -> frozenset[int]:
             return frozenset(self.receptacles[index].location for index in indices)
 
-        self.at_source = places([index for _, index in self.sources])
-        self.at_tool, self.at_target = places(self.tools), places(self.targets)
+        self.at_source = locations([index for _, index in self.sources])
+        self.at_tool, self.at_target = locations(self.tools), locations(self.targets)
         self.tool_to_target = int(self.at_tool.isdisjoint(self.at_target))
         self.source_to_tool = int(self.at_source.isdisjoint(self.at_tool))
         self.source_to_target = int(self.at_source.isdisjoint(self.at_target))

@@ -108,15 +108,12 @@ def _things(said: Mapping[str, list[Fact]], ids: Iterable[str], names: Mapping[s
     kinds = _pairs(said, "objecttype")
     able = {ability: _ones(said, ability) for ability in ABILITIES}
     states = {state: _ones(said, predicate) for predicate, state in _STATE_OF.items()}
-    return tuple(
-        Thing(
-            names[name],
-            kinds[name].removesuffix("type"),
-            frozenset(ability for ability, who in able.items() if name in who),
-            frozenset(state for state, who in states.items() if name in who),
-        )
-        for name in ids
-    )
+    things = []
+    for name in ids:
+        abilities = frozenset(ability for ability, who in able.items() if name in who)
+        initial = frozenset(state for state, who in states.items() if name in who)
+        things.append(Thing(names[name], kinds[name].removesuffix("type"), abilities, initial))
+    return tuple(things)
 
 
 def _receptacles(

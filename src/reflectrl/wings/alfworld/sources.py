@@ -32,7 +32,7 @@ MOST_BYTES = 32 << 20
 Read = Callable[[], bytes]
 
 
-class Place(NamedTuple):
+class GamePath(NamedTuple):
     """Location of a game in the official layout."""
 
     split: str
@@ -46,9 +46,9 @@ class Place(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """The files found: place → file name → a function that reads it. And the number of skipped places, by reason."""
+    """The files found: game → file name → a function that reads it. And the skipped games, by reason."""
 
-    files: dict[Place, dict[str, Read]]
+    files: dict[GamePath, dict[str, Read]]
     skipped: Counter[str]
 
 
@@ -63,8 +63,8 @@ def open_sources(paths: Sequence[Path]) -> Iterator[Sources]:
     Raises:
         UserError: there is no such folder, it is in another layout, or an archive is damaged.
     """
-    found: dict[Place, dict[str, Read]] = {}
-    skipped: dict[Place, str] = {}
+    found: dict[GamePath, dict[str, Read]] = {}
+    skipped: dict[GamePath, str] = {}
     with ExitStack() as stack:
         for path in paths:
             try:
@@ -73,17 +73,17 @@ def open_sources(paths: Sequence[Path]) -> Iterator[Sources]:
                 raise UserError(f"{path} cannot be read: {reason(error)}") from error
             if not here:
                 raise UserError(f"{path}: no ALFWorld games there; expected {LAYOUT}, in a folder or in archives")
-            for place, name, read in here:
+            for game, name, read in here:
                 # By its name alone, a game is not among the official sets: the rule of the reference's own loader.
-                barred = next((word for word in ("movable", "Sliced") if word in place.task + place.trial), "")
-                if barred or place.split not in SETS:
-                    skipped[place] = f"{barred} in its name" if barred else f"in none of {', '.join(SETS)}"
+                barred = next((word for word in ("movable", "Sliced") if word in game.task + game.trial), "")
+                if barred or game.split not in SETS:
+                    skipped[game] = f"{barred} in its name" if barred else f"in none of {', '.join(SETS)}"
                 else:
-                    found.setdefault(place, {})[name] = read
+                    found.setdefault(game, {})[name] = read
         yield Sources(found, Counter(skipped.values()))
 
 
-def _placed(path: Path, stack: ExitStack) -> Iterator[tuple[Place, str, Read]]:
+def _placed(path: Path, stack: ExitStack) -> Iterator[tuple[GamePath, str, Read]]:
     if not path.exists():
         raise UserError(f"{path}: no such folder or archive")
     if path.is_dir():
@@ -96,27 +96,27 @@ def _placed(path: Path, stack: ExitStack) -> Iterator[tuple[Place, str, Read]]:
         yield from _in_archive(archive, stack)
 
 
-def _place(parts: Sequence[str]) -> tuple[Place, str] | None:
-    """Return the place and the file name at the end of a path; None if the path does not fit the layout."""
+def _game_path(parts: Sequence[str]) -> tuple[GamePath, str] | None:
+    """Return the game's path and the file name at the end of a path; None if the path does not fit the layout."""
     if len(parts) < 4 or parts[-1] not in (PROBLEM, TRAJECTORY, REFERENCE) or ".." in parts[-4:]:
         return None
-    return Place(*parts[-4:-1]), parts[-1]
+    return GamePath(*parts[-4:-1]), parts[-1]
 
 
-def _in_folder(folder: Path) -> Iterator[tuple[Place, str, Read]]:
+def _in_folder(folder: Path) -> Iterator[tuple[GamePath, str, Read]]:
     for root, _, names in os.walk(folder):
         for name in names:
             path = Path(root) / name
-            found = _place(path.parts)
+            found = _game_path(path.parts)
             if found:
                 yield *found, path.read_bytes
 
 
-def _in_archive(path: Path, stack: ExitStack) -> Iterator[tuple[Place, str, Read]]:
+def _in_archive(path: Path, stack: ExitStack) -> Iterator[tuple[GamePath, str, Read]]:
     reader = _in_zip if path.name.endswith(".zip") else _in_tar
     try:
         for name, read in reader(path, stack):
-            found = _place(PurePosixPath(name).parts)
+            found = _game_path(PurePosixPath(name).parts)
             if found:
                 yield *found, read
     except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError) as error:
@@ -143,7 +143,7 @@ def _in_tar(path: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
 
 def _is_wanted(archive: Path, name: str, size: int) -> bool:
     """Return whether a member is a file of a game. Raise UserError if it is but is too large."""
-    wanted = _place(PurePosixPath(name).parts) is not None
+    wanted = _game_path(PurePosixPath(name).parts) is not None
     if wanted and size > MOST_BYTES:
         raise UserError(f"{archive}: {name} has {size} bytes, which no game's file has")
     return wanted

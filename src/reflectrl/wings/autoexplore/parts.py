@@ -21,5 +21,11 @@ def _repos() -> type:
     return OwnRepositories
 
 
-VERBS = {"locate": _locate, "mcp": _mcp}
+def _session() -> type:
+    from reflectrl.wings.autoexplore.cli.session import EditSession
+
+    return EditSession
+
+
+VERBS = {"locate": _locate, "mcp": _mcp, "session": _session}
 RUN_OPTIONS = {"repos": _repos}

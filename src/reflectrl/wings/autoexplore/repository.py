@@ -96,9 +96,20 @@ class Repository:
 
     def size(self, path: str) -> int:
         """Return the size of a file in bytes; raise UserError if there is no such file."""
+        return self.stamp(path).size
+
+    def stamp(self, path: str) -> Stamp:
+        """Return the properties of a file at the time of opening; raise UserError if there is no such file."""
         if path not in self._stamps:
             raise UserError(f"there is no file {shown(path)} in {self.root.name}")
-        return self._stamps[path].size
+        return self._stamps[path]
+
+    def is_left_out(self, path: str) -> bool:
+        """Return whether something lies at a path on disk that is no file of the repository, or lies behind a link."""
+        try:
+            return path not in self._stamps and self._sandbox.exists(path)
+        except OSError:
+            return True
 
     def read(self, path: str, limit: int = READ_BYTES) -> Text | Unreadable:
         """Read the text of a file, or its beginning.

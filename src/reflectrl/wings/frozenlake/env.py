@@ -16,7 +16,7 @@ import numpy as np
 
 from reflectrl.core.envs.base import SPLITS, TextEnv, divide, require_known
 from reflectrl.core.types import Outcome, Task, UserError, named_seed
-from reflectrl.wings.frozenlake.teacher import FrozenLakeTeacher, place
+from reflectrl.wings.frozenlake.teacher import FrozenLakeTeacher, in_words
 from reflectrl.wings.frozenlake.world import ACTIONS, STANDARD, Cell, draw_rows, lake, restarted
 
 SIZES = {"4x4": (6, 2, 3), "8x8": (30, 8, 15), "random": (2000, 100, 500)}
@@ -170,7 +170,7 @@ class FrozenLakeEnv(TextEnv):
         return self._past
 
     def state(self) -> str:
-        return f"{self.draw()}Last: {self.last or 'none'}{f' from {place(self.before)}' if self.before else ''}\n"
+        return f"{self.draw()}Last: {self.last or 'none'}{f' from {in_words(self.before)}' if self.before else ''}\n"
 
     def draw(self) -> str:
         """Draw the visible part of the lake: a line per row, each cell a space and a letter."""
@@ -180,8 +180,10 @@ class FrozenLakeEnv(TextEnv):
         if self.view == "around":
             seen = {(i, j): letter for i, cells in enumerate(rows) for j, letter in enumerate(cells)}
             near = range(1 - self.size, self.size)
-            rows = [[seen.get((row + i, column + j), "W") for j in near] for i in near]
-        return "".join("".join(f" {letter}" for letter in cells) + "\n" for cells in rows)
+            rows = []
+            for i in near:
+                rows.append([seen.get((row + i, column + j), "W") for j in near])
+        return "".join(f" {' '.join(cells)}\n" for cells in rows)
 
     def legal_actions(self) -> Sequence[str]:
         return ACTIONS

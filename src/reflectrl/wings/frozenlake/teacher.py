@@ -36,7 +36,7 @@ def analyse(lake: Lake, cell: Cell, before: Cell | None, last: str | None) -> st
     """
     holes = " ".join(move for move in ACTIONS if lake.letter(lake.neighbour(cell, move)) == "H") or "none"
     safe = (move for move in ACTIONS if all(lake.letter(near) != "H" for near in lake.outcomes(cell, move)))
-    parts = [f"Agent {place(cell)}, goal {place(lake.goal)}.", f"Holes beside: {holes}."]
+    parts = [f"Agent {in_words(cell)}, goal {in_words(lake.goal)}.", f"Holes beside: {holes}."]
     way = f"Safe moves: {' '.join(safe) or 'none'}." if lake.slippery else f"Route {' '.join(route(lake, cell))}."
     parts.append(way)
     if before is not None and last is not None:
@@ -45,7 +45,7 @@ def analyse(lake: Lake, cell: Cell, before: Cell | None, last: str | None) -> st
     return " ".join(parts)
 
 
-def place(cell: Cell) -> str:
+def in_words(cell: Cell) -> str:
     """Put a cell in words."""
     return f"row {cell[0]} column {cell[1]}"
 

@@ -40,13 +40,16 @@ class Slides:
 
     def _mask_table(self, vehicle: int) -> NDArray[np.int64]:
         """Return the cells that a vehicle covers, as bits of a number, for each of its offsets."""
-        length = self.lengths[vehicle]
-        masks = [sum(self._bit(vehicle, offset + i) for i in range(length)) for offset in range(SIZE - length + 1)]
+        length, masks = self.lengths[vehicle], []
+        for offset in range(SIZE - length + 1):
+            masks.append(sum(self._bit(vehicle, offset + i) for i in range(length)))
         return np.array(masks, dtype=np.int64)
 
     def offsets(self, boards: Sequence[Board]) -> Offsets:
         """Return boards of the package as rows of offsets."""
-        rows = [[at[1] if flat else at[0] for flat, at in zip(self.across, board, strict=True)] for board in boards]
+        rows = []
+        for board in boards:
+            rows.append([column if flat else row for flat, (row, column) in zip(self.across, board, strict=True)])
         return np.array(rows, dtype=np.int64).reshape(len(boards), len(self.across))
 
     def codes(self, offsets: Offsets) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import permutations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -91,8 +92,9 @@ class TaxiEnv(TextEnv):
         super().__init__(horizon or (20 if maps == "standard" else 30))
         self.maps, self.text = maps, text
         self.instructions = RULES.format(LEGENDS[text]).strip()
-        given = (train, validation, test)
-        self.sizes = dict(zip(SPLITS, (n or d for n, d in zip(given, SIZES[maps], strict=True)), strict=True))
+        self.sizes: dict[str, int] = {}
+        for split, count, default in zip(SPLITS, (train, validation, test), SIZES[maps], strict=True):
+            self.sizes[split] = count or default
         if min(self.sizes.values()) < 1 or (maps == "standard" and sum(self.sizes.values()) > 300):
             raise UserError(f"taxi: split sizes {self.sizes} must be positive, and at most 300 together on one map")
         self.show_rules, self.show_history = rules, history
@@ -105,25 +107,37 @@ class TaxiEnv(TextEnv):
         stage = stage or self.stages[-1]
         require_known("taxi", "split", split, SPLITS)
         require_known("taxi", "stage", stage, self.stages)
+        tasks = list[Task]()
         if self.maps == "random":
             first = FIRST_MAP_SEED[split]
-            payloads: list[dict[str, Any]] = [{"map_seed": first + i} for i in range(self.sizes[split])]
-            return [Task(f"taxi-{stage}-map{p['map_seed']}", "taxi", p, split, stage) for p in payloads]
-        rides = self._starts[stage == "dropoff"][split]
-        return [Task(f"taxi-{stage}-" + "".join(map(str, r)), "taxi", {"ride": list(r)}, split, stage) for r in rides]
+            for seed in range(first, first + self.sizes[split]):
+                tasks.append(Task(f"taxi-{stage}-map{seed}", "taxi", {"map_seed": seed}, split, stage))
+            return tasks
+        for ride in self._starts[stage == "dropoff"][split]:
+            digits = "".join(map(str, ride))
+            tasks.append(Task(f"taxi-{stage}-{digits}", "taxi", {"ride": list(ride)}, split, stage))
+        return tasks
 
     @cached_property
     def _starts(self) -> tuple[dict[str, list[Ride]], dict[str, list[Ride]]]:
         """Starts on the standard map per split: with a waiting passenger, and with the passenger aboard."""
-        waiting = [Ride(*cell, p, d) for cell in CELLS for p in range(4) for d in range(4) if p != d]
-        aboard = [Ride(*cell, ABOARD, d) for cell in CELLS for d in range(4)]
-        sizes = [self.sizes[split] for split in SPLITS]
+        waiting, aboard = list[Ride](), list[Ride]()
+        for cell in CELLS:
+            for passenger, destination in permutations(range(4), 2):
+                waiting.append(Ride(*cell, passenger, destination))
+            for destination in range(4):
+                aboard.append(Ride(*cell, ABOARD, destination))
+        # There are 300 starts with a waiting passenger, and a third as many with the passenger aboard.
+        sizes = list(self.sizes.values())
         return self._split(waiting, sizes), self._split(aboard, [max(1, size // 3) for size in sizes])
 
     def _split(self, rides: list[Ride], sizes: list[int]) -> dict[str, list[Ride]]:
         order = np.random.default_rng(named_seed("taxi-split", self.split_seed)).permutation(len(rides))
-        parts = np.split(order, np.cumsum(sizes))[: len(SPLITS)]
-        return {split: [rides[i] for i in part] for split, part in zip(SPLITS, parts, strict=True)}
+        parts = np.split(order, np.cumsum(sizes))[: len(SPLITS)]  # what is left over belongs to no split
+        starts: dict[str, list[Ride]] = {}
+        for split, part in zip(SPLITS, parts, strict=True):
+            starts[split] = [rides[i] for i in part]
+        return starts
 
     # ---- the world -------------------------------------------------------------------------------------------------
 
@@ -136,11 +150,15 @@ class TaxiEnv(TextEnv):
             passenger, destination = (int(stop) for stop in rng.choice(4, size=2, replace=False))
             start = CELLS[rng.integers(len(CELLS))]
             self.city = random_city(seed, self.wall_probability)
-            self.ride = Ride(*start, ABOARD if task.stage == "dropoff" else passenger, destination)
+            if task.stage == "dropoff":
+                passenger = ABOARD
+            self.ride = Ride(*start, passenger, destination)
         self._stage, self._picked = task.stage, self.ride.passenger == ABOARD
         self.before: Ride | None = None
         self.last: str | None = None
-        self._past = f"{self.instructions}\n" if self.show_rules else ""
+        self._past = ""
+        if self.show_rules:
+            self._past = f"{self.instructions}\n"
 
     def apply(self, action: str) -> Outcome:
         if self.show_history:
@@ -159,15 +177,20 @@ class TaxiEnv(TextEnv):
         if after == ride:
             return Outcome(ILLEGAL / SCALE, terminated=True, events=("illegal",))
         if action == "pickup":
-            first = self.milestone and not self._picked
-            bonus = MILESTONE if first else 0
-            cost = 0 if first and self.free_pickup else STEP
+            cost, bonus = STEP, 0
+            # Once only: otherwise a player could earn by picking up and setting down for ever.
+            if self.milestone and not self._picked:
+                bonus = MILESTONE
+                if self.free_pickup:
+                    cost = 0
             self._picked = True
             won = self._stage == "pickup"
             return Outcome((cost + bonus) / SCALE, terminated=won, success=won, events=("pickup",))
-        if action == "dropoff" and after.passenger == after.destination:
-            return Outcome(DELIVERY / SCALE, terminated=True, success=True, events=("delivered",))
-        return Outcome(STEP / SCALE, events=("wrong stop",) if action == "dropoff" else ())
+        if action == "dropoff":
+            if after.passenger == after.destination:
+                return Outcome(DELIVERY / SCALE, terminated=True, success=True, events=("delivered",))
+            return Outcome(STEP / SCALE, events=("wrong stop",))
+        return Outcome(STEP / SCALE)
 
     # ---- text ------------------------------------------------------------------------------------------------------
 
@@ -179,18 +202,22 @@ class TaxiEnv(TextEnv):
         city, ride = self.city, self.ride
         if self.text != "map":
             return f"{WORDINGS[self.text](city, ride)}Last: {self.last or 'none'}\n"
-        aboard, taxi = ride.passenger == ABOARD, (ride.row, ride.column)
+        # A later mark covers an earlier one, so the taxi's own says whether the passenger is in it or beside it.
         marks = {city.landmarks[ride.destination]: "D"}
-        if not aboard:
-            marks[city.landmarks[ride.passenger]] = "P"
-        marks[taxi] = "X" if aboard else "O" if marks.get(taxi) == "P" else "T"
+        if ride.passenger == ABOARD:
+            marks[ride.cell] = "X"
+        else:
+            stop = city.landmarks[ride.passenger]
+            marks[stop] = "P"
+            marks[ride.cell] = "O" if ride.cell == stop else "T"
         edge = "+" + "-" * (2 * SIZE - 1) + "+\n"
         text = edge
         for row in range(SIZE):
             text += "|"
             for column in range(SIZE):
+                text += marks.get((row, column), " ")
                 walled = column == SIZE - 1 or (row, column) in city.walls
-                text += marks.get((row, column), " ") + ("|" if walled else ":")
+                text += "|" if walled else ":"
             text += "\n"
         return f"{text}{edge}Last: {self.last or 'none'}\n"
 

@@ -30,7 +30,10 @@ class TaxiTeacher(Teacher):
         return ACTIONS.index(env.city.best_action(env.ride))
 
     def analyse(self, env: TaxiEnv) -> str:
-        return analyse(env.city, env.ride, env.before, env.last, route if env.text == "map" else directions)
+        explain = directions
+        if env.text == "map":
+            explain = route
+        return analyse(env.city, env.ride, env.before, env.last, explain)
 
 
 def analyse(
@@ -45,7 +48,7 @@ def analyse(
     """
     target = city.target(ride)
     whom = "destination" if ride.passenger == ABOARD else "passenger"
-    parts = [f"Taxi {place(ride.cell)}, {whom} {place(target)}."]
+    parts = [f"Taxi {in_words(ride.cell)}, {whom} {in_words(target)}."]
     if ride.cell != target:
         parts.append(explain(city, ride, target))
     if before is not None and last is not None:
@@ -54,7 +57,7 @@ def analyse(
     return " ".join(parts)
 
 
-def place(cell: Cell) -> str:
+def in_words(cell: Cell) -> str:
     """Put a cell in words, counted from 0 at the top left."""
     return f"row {cell[0]} column {cell[1]}"
 
@@ -67,23 +70,28 @@ def route(city: City, ride: Ride, target: Cell) -> str:
     step = MOVES[heading][1]
     parts = []
     for column in range(target[1], ride.column - step, -step):
-        if column != target[1]:
-            ways = ("o" if heading in city.moves[row, column] else "x" for row in range(SIZE))
-            parts.append(f"border {' '.join(ways)}")
-        left = (min(9, city.distances[target][row, column]) for row in range(SIZE))
-        parts.append(f"column {column} steps {' '.join(map(str, left))}")
+        border, left = list[str](), list[str]()
+        for row in range(SIZE):
+            border.append("o" if heading in city.moves[row, column] else "x")
+            left.append(str(min(9, city.distances[target][row, column])))
+        if column != target[1]:  # the target's own column is where the count begins
+            parts.append(f"border {' '.join(border)}")
+        parts.append(f"column {column} steps {' '.join(left)}")
     return f"Go {heading}: {', '.join(parts)}."
 
 
 def directions(city: City, ride: Ride, target: Cell) -> str:
     """List the walls and edges beside the taxi, and the moves of a shortest way, counting equal moves in a row."""
-    walls = [side for side in MOVES if side not in city.moves[ride.cell]]
+    blocked = [side for side in MOVES if side not in city.moves[ride.cell]]
+    walls = "No wall"
+    if blocked:
+        walls = f"Wall {' and '.join(blocked)}"
     cell, moves = ride.cell, list[str]()
     while cell != target:
         moves.append(city.best_action(ride._replace(row=cell[0], column=cell[1])))
         cell = city.moves[cell][moves[-1]]
     ways = ", ".join(f"{move} {len(list(same))}" for move, same in groupby(moves))
-    return f"{'Wall ' + ' and '.join(walls) if walls else 'No wall'}. Way: {ways}."
+    return f"{walls}. Way: {ways}."
 
 
 def verdict(city: City, before: Ride, now: Ride, last: str) -> str:

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from reflectrl.cli import main
+from reflectrl.core.config import read_recipe
 from reflectrl.runs.metrics import MetricsFile
+from tests.runs.alone import one_of_each_kind, require_made_alone
 
 FIXTURES = Path(__file__).parents[1] / "samples" / "fixtures"
 TINY = {
@@ -170,6 +172,34 @@ def test_an_arm_that_can_learn_nothing_is_left_out_and_the_others_run(tmp_path, 
     assert row["completions"] == 3 and row["arm"].startswith("nll-") and "order_relevance" in row["metrics"]
     assert main(["score", str(tmp_path / "data"), "--model", str(model)]) == 2
     assert main(["score", str(tmp_path / "run"), "--model", str(model), "--split", "nowhere"]) == 2
+
+
+SMALL = {"text.prompts": "12", "text.validation_prompts": "6", "eval.episodes": "5", "seeds": "0"}
+SMALL |= {"model.mixed_precision": "off", "rl.updates": "1"}
+
+
+@pytest.fixture(scope="module")
+def ordered(tmp_path_factory) -> Path:
+    """A finished run of the task "orders" with an offline and an online arm."""
+    folder = tmp_path_factory.mktemp("orders") / "run"
+    finish("orders", folder, arms="data,a_lol,ppo", **SMALL)
+    return folder
+
+
+def test_each_artifact_of_a_text_task_is_made_from_its_inputs_alone(ordered, tmp_path):
+    recipe = read_recipe(ordered / "recipe.toml")
+    artifacts = one_of_each_kind(recipe)
+    assert len(artifacts) >= 7  # samples, base model, reference, its value, offline, online, completions
+    require_made_alone(recipe, ordered, artifacts, tmp_path / "alone")
+
+
+def test_a_fork_takes_over_the_samples_of_every_split(ordered, tmp_path):
+    rows = finish("orders", tmp_path / "fork", fork=str(ordered), arms="data", **SMALL)["rows"]
+    before = json.loads((ordered / "results.json").read_text())["rows"]
+    assert rows == [row for row in before if row["arm"] == "data"]
+    for split in ("train", "validation", "test"):
+        kept = Path("data") / f"{split}.jsonl"
+        assert (tmp_path / "fork" / kept).read_bytes() == (ordered / kept).read_bytes()
 
 
 def test_ppo_is_an_arm_like_the_others_and_goes_on_after_a_kill(tmp_path, monkeypatch, capsys):

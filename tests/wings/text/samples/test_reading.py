@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reflectrl.core.episodes import to_line as episode_line
-from reflectrl.core.types import Episode, Observation, Step, Task, Turn, UserError
+from reflectrl.core.types import Choice, Episode, Observation, Step, Task, UserError
 from reflectrl.wings.text.samples import (
     Reading,
     Sample,
@@ -251,7 +251,7 @@ class TestLists:
         ]  # fmt: skip
 
     def test_lists_of_every_form(self, tmp_path: Path) -> None:
-        turn = Turn("policy", "left", choice=0)
+        turn = Choice("policy", "left", choice=0)
         step = Step(Observation("", "Here.", ("left", "right")), (turn,), 0, 1.0)
         episode = json.loads(episode_line(Episode(Task("t", "e"), (step,), True, False, 0)))
         for row in (hha(), {"prompt": "p", "chosen": " y", "rejected": " n"}, episode):

@@ -14,7 +14,7 @@ from reflectrl.core.episodes import EpisodeLog
 from reflectrl.core.prompts import policy_prompt, words_prompt
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.teach import demonstrations, teach
-from reflectrl.core.types import Episode, Observation, Sampling, Step, Task, Turn, UserError
+from reflectrl.core.types import Choice, Episode, Observation, Reflection, Sampling, Step, Task, UserError
 from reflectrl.learn.losses import rewards_to_go as reference_rewards_to_go
 from reflectrl.models.load import load_model
 from reflectrl.models.players import Policy
@@ -27,8 +27,8 @@ LABELS = ("1", "2", "3")
 
 def step(reward: float = 0.0, action: int = 1, **turn: Any) -> Step:
     observation = Observation("So far. ", "Here. ", ("left", "right", "stay"))
-    choice = Turn("policy", observation.actions[action], **{"choice": action, **turn})
-    return Step(observation, (Turn("reflector", "Hm."), choice), action, reward)
+    choice = Choice("policy", observation.actions[action], **{"choice": action, **turn})
+    return Step(observation, (Reflection("reflector", "Hm."), choice), action, reward)
 
 
 def episode(*steps: Step) -> Episode:

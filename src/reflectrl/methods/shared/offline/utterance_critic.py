@@ -61,8 +61,10 @@ def fit_critic(
     Raises:
         UserError: fewer than two tasks have a step with a known successor.
     """
-    known = (~steps.truncated_N).nonzero()[:, 0]
-    train, held_out = (known[rows] for rows in split([units[i] for i in known.tolist()], config.held_out, seed))
+    # What would have come after a truncated step is unknown, so it cannot be learned from.
+    usable = (~steps.truncated_N).nonzero()[:, 0]
+    learned, checked = split([units[i] for i in usable.tolist()], config.held_out, seed)
+    train, held_out = usable[learned], usable[checked]
     critic = make_critic(features.states_ND.shape[1], seed, float(steps.returns_N[train].mean()))
     critic = critic.to(features.states_ND.device)
     target = deepcopy(critic).requires_grad_(False)

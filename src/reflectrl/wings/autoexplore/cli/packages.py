@@ -1,4 +1,8 @@
-"""Download packages from a package index (PEP 691, or PEP 503 if the index has no JSON). No code in them is run."""
+"""Download packages from a package index (PEP 691, or PEP 503 if the index has no JSON). No code in them is run.
+
+`pip download` would run some: it builds a source distribution to read its metadata. Wheels alone would not do, since
+they leave out the tests and documents that questions are about.
+"""
 
 from __future__ import annotations
 

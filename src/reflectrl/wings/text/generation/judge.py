@@ -139,11 +139,10 @@ def count(verdicts: Mapping[tuple[str, str], Verdict]) -> Wins:
     points: Counter[str] = Counter()
     for (name, order), verdict in verdicts.items():
         points[name] += POINTS.get((order, verdict), 0)
-    names = list(points)
-    swayed = sum(
-        len({verdicts[name, order] for order in ORDERS}) == 1 and verdicts[name, ORDERS[0]] in ("first", "second")
-        for name in names
-    )
+    names, swayed = list(points), 0
+    for name in names:  # the same place wins in both orders: the judge went by the order, not by the texts
+        first, *rest = [verdicts[name, order] for order in ORDERS]
+        swayed += first in ("first", "second") and all(verdict == first for verdict in rest)
     return Wins(
         wins=sum(points[name] > 0 for name in names),
         ties=sum(points[name] == 0 for name in names),

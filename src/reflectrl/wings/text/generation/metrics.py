@@ -73,10 +73,12 @@ def meteor(texts: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[f
     from nltk.translate.meteor_score import meteor_score
 
     wordnet, kind = synonyms()
-    scores = [
-        meteor_score([words(reference) for reference in found], words(text), wordnet=wordnet) if found else 0.0
-        for text, found in zip(texts, references, strict=True)
-    ]
+    scores = []
+    for text, own in zip(texts, references, strict=True):
+        score = 0.0
+        if own:
+            score = meteor_score([words(reference) for reference in own], words(text), wordnet=wordnet)
+        scores.append(score)
     return sum(scores) / max(1, len(scores)), kind
 
 

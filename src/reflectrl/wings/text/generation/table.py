@@ -46,20 +46,20 @@ class TextRow:
 
 
 def row_of(
-    place: Mapping[str, Any], written: Sequence[Sample], references: Mapping[str, Sequence[str]], confidence: float
+    labels: Mapping[str, Any], written: Sequence[Sample], references: Mapping[str, Sequence[str]], confidence: float
 ) -> TextRow:
     """Return the row of scored completions.
 
     Args:
-        place: task, arm, seed, checkpoint, split and sampling.
+        labels: task, arm, seed, checkpoint, split and sampling.
         references: completions of the data by group of the prompt.
     """
     rewards = [sample.reward for sample in written]
-    rng = np.random.default_rng(named_seed("bootstrap", *place.values()))
+    rng = np.random.default_rng(named_seed("bootstrap", *labels.values()))
     low, high = mean_bootstrap([rewards], confidence, rng, RESAMPLES)
     metrics, meteor_by = metrics_of(written, references)
     return TextRow(
-        **place,
+        **labels,
         completions=len(rewards),
         reward=float(np.mean(rewards)),
         low=low,

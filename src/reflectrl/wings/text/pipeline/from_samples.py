@@ -26,7 +26,7 @@ from reflectrl.models.cards import CARD
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.runs.artifact import Graph, Plan, artifact
-from reflectrl.runs.folder import alone
+from reflectrl.runs.folder import folder_lock
 from reflectrl.runs.metrics import MetricsFile
 from reflectrl.runs.precision import decide, in_run
 from reflectrl.runs.state import State, refuse_other_settings
@@ -67,9 +67,9 @@ def train_on_samples(
     graph = _graph(context)
     *_, trained = graph.values()
     try:
-        with alone(folder):
+        with folder_lock(folder):
             recover(folder / "model")
-            state = _claim(context, graph)
+            state = _require_own(context, graph)
             if trained.exists(folder):
                 say(f"{folder / 'model'} is complete")
                 return folder / "model"
@@ -130,7 +130,7 @@ class _Context:
         return cached_reference(folder, self.data, self.config, seed, fitted, needs_value=needs_value)
 
 
-def _claim(context: _Context, graph: Graph) -> State:
+def _require_own(context: _Context, graph: Graph) -> State:
     """Write the settings into the folder, unless it holds a training with other settings.
 
     Raises:

@@ -35,7 +35,8 @@ TWICE = (CHECKPOINT, CHECKPOINT.replace("{name}", "{name}-last"))
 # ---- the artifacts -------------------------------------------------------------------------------------------------
 
 
-@artifact("text", "teach", "data/train.jsonl", settings=("text", "rewards"))
+# The training set, written last, tells that the samples are complete. The further splits belong to them as well.
+@artifact("text", "teach", "data/train.jsonl", "data/*.jsonl", settings=("text", "rewards"))
 def scored_samples(build: Build) -> None:
     """Score the samples of all splits and write them into the run folder, the training set last."""
     from reflectrl.wings.text.pipeline.training import write_data
@@ -268,7 +269,9 @@ RUN_KIND = RunKind("text", has_text_task, plan_text, begin_text, show_text, comp
 # ---- sets of completions -------------------------------------------------------------------------------------------
 
 
-def places(recipe: Recipe, seed: int, arm: str, samples: Callable[[str], Sequence[Any]]) -> list[dict[str, Any]]:
+def completion_sets(
+    recipe: Recipe, seed: int, arm: str, samples: Callable[[str], Sequence[Any]]
+) -> list[dict[str, Any]]:
     """List an arm's sets of completions: best and last checkpoint, on every split, with every kind of sampling.
 
     Args:

@@ -116,7 +116,10 @@ def comma_separated(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 def latex(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return the table as a LaTeX tabular. Columns without any value are left out."""
     kept = [i for i in range(len(header)) if any(row[i] != NOT_AVAILABLE for row in rows)]
-    lines = [" & ".join(escaped(line[i]) for i in kept) + r" \\" for line in (header, *rows)]
+    lines = []
+    for line in (header, *rows):
+        cells = " & ".join(escaped(line[i]) for i in kept)
+        lines.append(rf"{cells} \\")
     columns = "l" * len(kept)
     body = "\n".join(lines[1:])
     return f"\\begin{{tabular}}{{{columns}}}\n\\hline\n{lines[0]}\n\\hline\n{body}\n\\hline\n\\end{{tabular}}\n"

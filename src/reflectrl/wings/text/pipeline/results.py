@@ -18,7 +18,7 @@ from reflectrl.runs.artifact import Build
 from reflectrl.runs.results import commit, hardware
 from reflectrl.wings.text.generation.generate import read_completions
 from reflectrl.wings.text.generation.table import TextRow, percentiles, pooled, row_of
-from reflectrl.wings.text.pipeline.graph import DATA, places, task_name
+from reflectrl.wings.text.pipeline.graph import DATA, completion_sets, task_name
 from reflectrl.wings.text.pipeline.left_out import reason_left_out
 from reflectrl.wings.text.pipeline.task import TextTask
 from reflectrl.wings.text.pipeline.training import (
@@ -38,10 +38,10 @@ def rows(run: Path, text: TextTask) -> Iterator[TextRow]:
         for seed in text.recipe.seeds[:1] if arm == DATA else text.recipe.seeds:
             if without_completions(run, arm, seed).exists():
                 continue
-            for place in places(text.recipe, seed, arm, text.samples):
-                references = {} if arm == DATA else text.references(place["split"])
-                written = text.test_reward.label(_written(run, text, place))
-                yield row_of(place, written, references, text.recipe.eval.confidence)
+            for labels in completion_sets(text.recipe, seed, arm, text.samples):
+                references = {} if arm == DATA else text.references(labels["split"])
+                written = text.test_reward.label(_written(run, text, labels))
+                yield row_of(labels, written, references, text.recipe.eval.confidence)
 
 
 def left_out(run: Path, text: TextTask) -> list[dict[str, Any]]:
@@ -54,12 +54,12 @@ def left_out(run: Path, text: TextTask) -> list[dict[str, Any]]:
     return found
 
 
-def _written(run: Path, text: TextTask, place: Mapping[str, Any]) -> list[Sample]:
+def _written(run: Path, text: TextTask, labels: Mapping[str, Any]) -> list[Sample]:
     """Return one completion per prompt, even for the data: diversity metrics need equal numbers of texts."""
-    if place["arm"] == DATA:
-        return text.prompts(place["split"], text.recipe.eval.episodes)
-    kept = {sample.group for sample in text.prompts(place["split"], text.recipe.eval.episodes)}
-    return [sample for sample in read_completions(written_to(run, place)).values() if sample.group in kept]
+    if labels["arm"] == DATA:
+        return text.prompts(labels["split"], text.recipe.eval.episodes)
+    kept = {sample.group for sample in text.prompts(labels["split"], text.recipe.eval.episodes)}
+    return [sample for sample in read_completions(written_to(run, labels)).values() if sample.group in kept]
 
 
 def spread(build: Build, text: TextTask, references: Sequence[Path], values: Sequence[Path]) -> list[dict[str, Any]]:
@@ -141,8 +141,8 @@ def show(screen: Console, *folders: Path) -> None:
     found = [read_results(folder) for folder in folders]
     lines = [line for results in found for line in results["summary"]]
     level = found[0]["confidence"]
-    places = dict.fromkeys((line["task"], line["split"], line["sampling"]) for line in lines if line["sampling"])
-    for task, split, sampling in places:
+    headings = dict.fromkeys((line["task"], line["split"], line["sampling"]) for line in lines if line["sampling"])
+    for task, split, sampling in headings:
         mine = [row for row in lines if (row["task"], row["split"]) == (task, split)]
         mine = [row for row in mine if row["sampling"] in ("", sampling)]
         screen.print(_table(f"{task}, {split} prompts, {sampling}: reward and {level:.0%} interval", mine))

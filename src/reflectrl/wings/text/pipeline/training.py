@@ -33,7 +33,7 @@ from reflectrl.wings.text.config import text_settings
 from reflectrl.wings.text.generation.generate import read_completions, write_completions
 from reflectrl.wings.text.learn.online_text import train_online_text
 from reflectrl.wings.text.learn.text_dataset import TextCompletions, prompt_ids, text_dataset
-from reflectrl.wings.text.pipeline.graph import REFERENCE, SPLITS, VALUE, last, places
+from reflectrl.wings.text.pipeline.graph import REFERENCE, SPLITS, VALUE, completion_sets, last
 from reflectrl.wings.text.pipeline.left_out import nothing_to_learn, reason_left_out, write_left_out
 from reflectrl.wings.text.pipeline.task import TextTask, read_split
 from reflectrl.wings.text.samples import Sample, write_samples
@@ -303,26 +303,26 @@ def write_arm(build: Build, text: TextTask, best: Path, last: Path | None) -> No
         without_completions(build.context.run.path, build.name, build.seed).touch()
         return
     models: dict[Path, LanguageModel] = {}
-    for place, prompts in unwritten(build, text):
-        source = last if place["checkpoint"] == "last" else best
+    for labels, prompts in unwritten(build, text):
+        source = last if labels["checkpoint"] == "last" else best
         assert source is not None
         if source not in models:
             models = {source: text.load(source, build.seed)}  # one in memory
-        path = written_to(build.context.run.path, place)
-        written = completions(text, models[source], prompts, path, place["sampling"], build.seed)
-        about = f"completions of {place['split']} prompts, {place['sampling']} {place['checkpoint']}"
+        path = written_to(build.context.run.path, labels)
+        written = completions(text, models[source], prompts, path, labels["sampling"], build.seed)
+        about = f"completions of {labels['split']} prompts, {labels['sampling']} {labels['checkpoint']}"
         build.tick(len(written), len(written), about.rstrip())
 
 
 def unwritten(build: Build, text: TextTask) -> Iterator[tuple[dict[str, Any], list[Sample]]]:
-    """Yield each incomplete set of completions of an arm (an entry of `places`) with all its prompts."""
+    """Yield each incomplete set of completions of an arm (an entry of `completion_sets`) with all its prompts."""
     if without_completions(build.context.run.path, build.name, build.seed).exists():
         return
-    for place in places(text.recipe, build.seed, build.name, text.samples):
-        prompts = text.prompts(place["split"], text.recipe.eval.episodes)
-        path = written_to(build.context.run.path, place)
+    for labels in completion_sets(text.recipe, build.seed, build.name, text.samples):
+        prompts = text.prompts(labels["split"], text.recipe.eval.episodes)
+        path = written_to(build.context.run.path, labels)
         if not {sample.id for sample in prompts} <= read_completions(path).keys():
-            yield place, prompts
+            yield labels, prompts
 
 
 def without_completions(folder: Path, arm: str, seed: int) -> Path:
@@ -336,12 +336,12 @@ def written_by_reference(build: Build, seed: int) -> Path:
 
 
 def _written(build: Build, arm: str, seed: int, checkpoint: str, split: str, sampling: str) -> Path:
-    place = {"arm": arm, "seed": seed, "checkpoint": checkpoint, "split": split, "sampling": sampling}
-    return written_to(build.context.run.path, place)
+    labels = {"arm": arm, "seed": seed, "checkpoint": checkpoint, "split": split, "sampling": sampling}
+    return written_to(build.context.run.path, labels)
 
 
-def written_to(folder: Path, place: Mapping[str, Any]) -> Path:
-    """Return the file of a set of completions (an entry of `places`) in a run folder."""
-    checkpoint = place["checkpoint"] or "only"
-    name = f"{place['arm']}-seed{place['seed']}-{checkpoint}-{place['split']}-{place['sampling']}.jsonl"
+def written_to(folder: Path, labels: Mapping[str, Any]) -> Path:
+    """Return the file of a set of completions (an entry of `completion_sets`) in a run folder."""
+    checkpoint = labels["checkpoint"] or "only"
+    name = f"{labels['arm']}-seed{labels['seed']}-{checkpoint}-{labels['split']}-{labels['sampling']}.jsonl"
     return folder / "completions" / name

@@ -116,11 +116,11 @@ class Reward:
     def label(self, samples: Sequence[Sample]) -> list[Sample]:
         """Return the samples with their components, and the weighted sum as their reward."""
         columns = {name: scores.score(samples) for name, scores in self.scores.items()}
-        return [
-            replace(sample, reward=self.total(found), components={**sample.components, **found})
-            for i, sample in enumerate(samples)
-            for found in [{name: column[i] for name, column in columns.items()}]
-        ]
+        labelled = []
+        for i, sample in enumerate(samples):
+            own = {name: column[i] for name, column in columns.items()}
+            labelled.append(replace(sample, reward=self.total(own), components={**sample.components, **own}))
+        return labelled
 
     def total(self, components: Mapping[str, float]) -> float:
         """Return the weighted sum of a sample's components."""

@@ -130,8 +130,8 @@ class Tournament(Component):
         found: dict[str, Mapping[str, float]] = {}
         for prompt, texts in groups.items():
 
-            def preferred(one: str, other: str, prompt: str = prompt) -> float:
-                return self._preference_of((prompt, one, other))
+            def preferred(first: str, second: str, prompt: str = prompt) -> float:
+                return self._preference_of((prompt, first, second))
 
             found[prompt] = standings(list(texts), preferred)
         return [found[sample.prompt][response_of(sample)] for sample in samples]

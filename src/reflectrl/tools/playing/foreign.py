@@ -16,18 +16,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from reflectrl.core.episodes import ToldEpisode, ToldStep, from_line, told
+from reflectrl.core.episodes import ForeignEpisode, ForeignStep, as_foreign, from_line
 from reflectrl.core.episodes.schema import NAMES, refuse_constant
 from reflectrl.core.json_lines import read_json_lines
 from reflectrl.core.plugins import suggestion
-from reflectrl.core.types import Observation, Task, Turn
+from reflectrl.core.types import Observation, Reflection, Task
 
 STEP_KEYS = ("observation", "actions", "action", "reward", "events", "reflection", "mistake")
 EPISODE_KEYS = ("task", "steps", "success", "truncated", "seed", "player")
 TASK_KEYS = ("id", "env", "payload", "split", "stage")
 
 
-def read_told(path: Path) -> Iterator[tuple[int, ToldEpisode, set[str]]]:
+def read_foreign(path: Path) -> Iterator[tuple[int, ForeignEpisode, set[str]]]:
     """Yield the episodes of a file of JSON lines, each with its line number and its unused keys.
 
     Lines of reflectrl's own logs are read as well. Empty lines are skipped.
@@ -35,11 +35,11 @@ def read_told(path: Path) -> Iterator[tuple[int, ToldEpisode, set[str]]]:
     Raises:
         UserError: the file cannot be read, or a line has an error. The message names file, line, step and key.
     """
-    for number, (episode, unused) in read_json_lines(path, told_line, skip_blank=True):
+    for number, (episode, unused) in read_json_lines(path, foreign_line, skip_blank=True):
         yield number, episode, unused
 
 
-def told_line(line: str) -> tuple[ToldEpisode, set[str]]:
+def foreign_line(line: str) -> tuple[ForeignEpisode, set[str]]:
     """Return the episode of a line, and the names of its unused keys.
 
     Raises:
@@ -53,7 +53,7 @@ def told_line(line: str) -> tuple[ToldEpisode, set[str]]:
         raise ValueError(f"no JSON: {error.msg.removesuffix(' at')} at column {error.colno}") from error
     _require(dict, "an episode", data)
     if "schema" in data:
-        return told(from_line(line)), set()
+        return as_foreign(from_line(line)), set()
     unread = _unread(data, EPISODE_KEYS)
     steps = []
     for i, step in enumerate(_value(data, "steps", list, required=True), start=1):
@@ -63,7 +63,7 @@ def told_line(line: str) -> tuple[ToldEpisode, set[str]]:
             raise ValueError(f"step {i}: {error}") from error
     if not steps:
         raise ValueError("'steps' is empty")
-    episode = ToldEpisode(
+    episode = ForeignEpisode(
         _task(data),
         tuple(steps),
         _value(data, "success", bool),
@@ -74,7 +74,7 @@ def told_line(line: str) -> tuple[ToldEpisode, set[str]]:
     return episode, unread
 
 
-def _step(data: dict[str, Any], unread: set[str], player: str) -> ToldStep:
+def _step(data: dict[str, Any], unread: set[str], player: str) -> ForeignStep:
     unread |= _unread(data, STEP_KEYS)
     action, actions = data.get("action"), _texts(data, "actions")
     if isinstance(action, bool) or not isinstance(action, int | str):
@@ -89,9 +89,9 @@ def _step(data: dict[str, Any], unread: set[str], player: str) -> ToldStep:
     elif seen is not None:
         _utf8("observation", _require(str, "'observation'", seen))
     reward, reflection = _value(data, "reward", float), _value(data, "reflection", str)
-    turns = (Turn(player, reflection),) if reflection else ()
+    turns = (Reflection(player, reflection),) if reflection else ()
     events, mistake = _texts(data, "events"), _value(data, "mistake", bool) or False
-    return ToldStep(action, seen, actions, reward, events, turns, mistake)
+    return ForeignStep(action, seen, actions, reward, events, turns, mistake)
 
 
 def _task(data: dict[str, Any]) -> Task | str:

@@ -1,7 +1,7 @@
 """Episodes from other programs, which may be incomplete.
 
-`teach.replayed` replays such an episode in its environment, which adds the missing parts. `teach.as_told` takes it as
-it is.
+`teach.replayed` replays such an episode in its environment, which adds the missing parts. `teach.unreplayed` takes it
+as it is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from reflectrl.core.types import Episode, Observation, Task, Turn
 
 
 @dataclass(frozen=True)
-class ToldStep:
+class ForeignStep:
     """Step of an episode from another program. None means unknown.
 
     Attributes:
@@ -32,7 +32,7 @@ class ToldStep:
 
 
 @dataclass(frozen=True)
-class ToldEpisode:
+class ForeignEpisode:
     """Episode from another program. None means unknown.
 
     Attributes:
@@ -41,7 +41,7 @@ class ToldEpisode:
     """
 
     task: Task | str
-    steps: tuple[ToldStep, ...]
+    steps: tuple[ForeignStep, ...]
     success: bool | None = None
     truncated: bool | None = None
     seed: int | None = None
@@ -49,11 +49,11 @@ class ToldEpisode:
     whole: Episode | None = None
 
 
-def told(episode: Episode) -> ToldEpisode:
+def as_foreign(episode: Episode) -> ForeignEpisode:
     """Convert an episode from our own logs."""
     steps = (
-        ToldStep(step.observation.actions[step.action], step.observation, step.observation.actions, step.reward,
+        ForeignStep(step.observation.actions[step.action], step.observation, step.observation.actions, step.reward,
                  step.events, step.turns)
         for step in episode.steps
     )  # fmt: skip
-    return ToldEpisode(episode.task, tuple(steps), episode.success, episode.truncated, episode.seed, whole=episode)
+    return ForeignEpisode(episode.task, tuple(steps), episode.success, episode.truncated, episode.seed, whole=episode)

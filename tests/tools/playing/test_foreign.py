@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from reflectrl.core.envs import make
 from reflectrl.core.episodes import from_line, to_line
-from reflectrl.core.teach import as_told, replayed, tasks_of
+from reflectrl.core.teach import replayed, tasks_of, unreplayed
 from reflectrl.core.types import Observation, Task, UserError
-from reflectrl.tools.playing.told import told_line
+from reflectrl.tools.playing.foreign import foreign_line
 
 STEP = {"observation": "A room.", "actions": ["on", "off"], "action": "on", "reward": 1}
 WHOLE = {"task": {"id": "one", "env": "lamp"}, "steps": [STEP], "success": True}
@@ -40,7 +40,7 @@ class TestTold:
     def test_what_is_told_is_taken(self) -> None:
         step = {**STEP, "action": 1, "reflection": "It is dark.", "events": ["click"]}
         line = {**WHOLE, "steps": [step, {**STEP, "mistake": True}, STEP], "seed": 4}
-        episode = as_told(told_line(json.dumps(line))[0])
+        episode = unreplayed(foreign_line(json.dumps(line))[0])
         assert episode.task == Task("one", "lamp") and (episode.success, episode.seed) == (True, 4)
         assert [one.action for one in episode.steps] == [1, 0, 0]
         assert [one.label for one in episode.steps] == ["positive", None, "negative"]
@@ -49,11 +49,11 @@ class TestTold:
 
     def test_keys_that_mean_nothing_here_are_named(self) -> None:
         line = {**WHOLE, "user": 3, "steps": [{**STEP, "time": 1.5}]}
-        assert told_line(json.dumps(line))[1] == {"user", "time"}
+        assert foreign_line(json.dumps(line))[1] == {"user", "time"}
 
     def test_a_line_of_our_own_is_read_as_it_is(self) -> None:
-        episode = as_told(told_line(json.dumps(WHOLE))[0])
-        assert as_told(told_line(to_line(episode))[0]) == episode
+        episode = unreplayed(foreign_line(json.dumps(WHOLE))[0])
+        assert unreplayed(foreign_line(to_line(episode))[0]) == episode
 
     @pytest.mark.parametrize(
         ("line", "problem"),
@@ -87,7 +87,7 @@ class TestTold:
     )
     def test_mistakes_are_named(self, line: Any, problem: str) -> None:
         with pytest.raises(ValueError) as error:
-            told_line(line if isinstance(line, str) else json.dumps(line))
+            foreign_line(line if isinstance(line, str) else json.dumps(line))
         assert problem in str(error.value)
 
     @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ class TestTold:
     )
     def test_without_an_environment_everything_has_to_be_told(self, line: Any, problem: str) -> None:
         with pytest.raises(ValueError, match=problem):
-            as_told(told_line(json.dumps(line))[0])
+            unreplayed(foreign_line(json.dumps(line))[0])
 
 
 values = st.recursive(
@@ -120,7 +120,7 @@ lines = st.dictionaries(st.sampled_from([*WHOLE, "seed", "truncated", "y"]), val
 def test_any_line_is_read_or_refused_in_words(line: Any) -> None:
     """What is taken can be written, and read again as it is."""
     try:
-        episode = as_told(told_line(json.dumps(line))[0])
+        episode = unreplayed(foreign_line(json.dumps(line))[0])
         written = to_line(episode)
     except ValueError as error:
         assert str(error) and "\n" not in str(error)
@@ -131,7 +131,7 @@ def test_any_line_is_read_or_refused_in_words(line: Any) -> None:
 @given(st.text())
 def test_any_text_is_read_or_refused(line: str) -> None:
     with pytest.raises(ValueError):
-        as_told(told_line(line)[0])
+        unreplayed(foreign_line(line)[0])
 
 
 class TestReplay:
@@ -139,7 +139,7 @@ class TestReplay:
         env = make({"name": "corridor"})
         bare = expert_episode()
         for told in (bare, {**bare, "steps": [without(step, "observation") for step in bare["steps"]]}):
-            episode = replayed(env, told_line(json.dumps(without(told, "success")))[0], tasks_of(env))
+            episode = replayed(env, foreign_line(json.dumps(without(told, "success")))[0], tasks_of(env))
             assert episode.success and episode.task == env.tasks("train")[0]
             assert [step.observation.text for step in episode.steps] == [step["observation"] for step in bare["steps"]]
             assert episode.total_reward > 1.5
@@ -161,4 +161,4 @@ class TestReplay:
         env, told = make({"name": "corridor"}), expert_episode()
         change(told)
         with pytest.raises((ValueError, UserError), match=problem):
-            replayed(env, told_line(json.dumps(told))[0], tasks_of(env))
+            replayed(env, foreign_line(json.dumps(told))[0], tasks_of(env))
