@@ -41,7 +41,7 @@ _USELESS = re.compile(
     r"clean ?up|refactor|\bupgrade|dependabot|dependenc|backport|translation|transifex|submodule|\bnits?\b|gofmt",
     re.IGNORECASE,
 )
-_NO_ANSWER = re.compile(
+NO_ANSWER = re.compile(
     r"(?:^|/)(?:tests?|testing|__tests__|specs?|testdata|fixtures?|snapshots?|vendor|third_party|node_modules|dist)/|"
     r"(?:^|/)(?:test_[^/]*|[^/]*[._-](?:tests?|spec)\.\w+|conftest\.py|[^/]*(?:lock|lock\.\w+|\.sum|\.mod|\.po|\.mo|"
     r"\.snap|\.min\.js|\.svg|\.png))$|(?:^|/)(?:changes?|changelog|news|history|authors|contributors)[^/]*$|"
@@ -125,8 +125,8 @@ def _changes(clone: Path, start: str, tree: Path) -> Iterator[Change]:
         message, names = record.split("\x02", 1)
         fields = [field for field in names.strip("\0\n").split("\0") if field]
         changed = [(kind.strip(), path) for kind, path in zip(fields[::2], fields[1::2], strict=False)]
-        files = tuple(path for kind, path in changed if kind == "M" and not _NO_ANSWER.search(path))
-        added = any(kind == "A" and not _NO_ANSWER.search(path) for kind, path in changed)
+        files = tuple(path for kind, path in changed if kind == "M" and not NO_ANSWER.search(path))
+        added = any(kind == "A" and not NO_ANSWER.search(path) for kind, path in changed)
         text = message_text(message)
         if not added and 1 <= len(files) <= MOST_FILES and text and all((tree / path).is_file() for path in files):
             yield Change(text, files)

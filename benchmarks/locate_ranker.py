@@ -1,14 +1,12 @@
-"""Learn the weights of `locate`'s ranker listwise, measure them in cross-validation by repository, and compare.
+"""Learn the weights of `locate`'s ranker listwise, and measure them in cross-validation by repository.
 
     python -m benchmarks.locate_ranker collect QUESTIONS.jsonl --trees DIR --out train.npz
-    python -m benchmarks.locate_ranker fit swe-qa.npz train.npz --check swe-qa.npz --out src/.../locate/data/ranker.npz
-    python -m benchmarks.locate_ranker compare QUESTIONS.jsonl --trees DIR
+    python -m benchmarks.locate_ranker fit swe-qa.npz train.npz --out src/.../locate/data/ranker.npz
 
 `collect` asks every question and stores the grounds of the candidates. `fit` maximizes the logarithm of the probability
 that a softmax over the candidates gives to the right files, with a quadratic penalty (L-BFGS). Every set has the same
-weight. The sharpness of the probabilities and the score of "nowhere" are fitted to the scores of
-cross-validation, so that they fit repositories that no weight has seen. `compare` reads one set, with baselines beside
-it, and prints paired bootstrap intervals.
+weight. The calibration of the probabilities is fitted to the scores of cross-validation, so that it fits repositories
+that no weight has seen. `benchmarks.locate_compare` measures baselines beside it.
 
 DIR holds a folder per repository, OWNER+NAME, NAME or NAME-VERSION.
 """
@@ -16,7 +14,9 @@ DIR holds a folder per repository, OWNER+NAME, NAME or NAME-VERSION.
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,23 +27,22 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from reflectrl.core.types import UserError
-from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.locate.grounds import CANDIDATES, COLUMNS
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
 from reflectrl.wings.autoexplore.locate.ranker import ABLATIONS, Ranker, inputs
 from reflectrl.wings.autoexplore.making.imported import find_repo, gold_files
-from reflectrl.wings.autoexplore.repository import Repository
-from reflectrl.wings.autoexplore.search import Search
-from reflectrl.wings.autoexplore.teacher import CODE, kind_of
-from reflectrl.wings.autoexplore.texts import printable
-from reflectrl.wings.autoexplore.view import View
 
 PENALTY = 0.3
 FOLDS = 5
 FIRST = (1, 5)
 BINS = 10
-SAMPLES = 5000
+DIGITS = 4
+"""Decimals of the shipped weights: sums in another order must not make other bytes."""
+PLAIN = "word vectors"
+"""Ablation whose weights are written for comparison: the search without vectors."""
+SMALLEST_TREE = 30
+"""Number of files below which a question about a repository says nothing about a search."""
 Floats = NDArray[np.float64]
 
 
@@ -90,19 +89,19 @@ class Set:
         return np.stack(rows)
 
 
-def collect(questions: Path, trees: Path) -> Set:
-    """Ask every question whose repository and answer are there."""
+def collect(questions: Path, trees: Path, most: int = 1000) -> Set:
+    """Ask the questions whose repository and answer are there, at most `most` about each repository."""
     rows = [json.loads(line) for line in questions.read_text(encoding="utf-8").splitlines()]
     found: list[tuple[Any, ...]] = []
     for name in dict.fromkeys(row["repo"] for row in rows):
-        root = _tree(name, trees)
-        if root is None:
-            print(f"{name}: no tree")
+        root = tree_of(name, trees)
+        engine = Engine(root) if root is not None else None
+        if engine is None or len(engine.index.corpus) < SMALLEST_TREE:
+            print(f"{name}: no tree, or too few files")
             continue
-        engine = Engine(root)
-        for row in rows:
+        for row in [row for row in rows if row["repo"] == name][:most]:
             inquiry = Inquiry.of(row["question"])
-            gold = gold_files(row["gold"], engine.index.corpus.paths) if row["repo"] == name else set()
+            gold = gold_files(row["gold"], engine.index.corpus.paths)
             if gold and inquiry.forms:
                 candidates = engine.candidates(inquiry)
                 right = [engine.index.corpus.paths[file] in gold for file in candidates.files.tolist()]
@@ -119,7 +118,8 @@ def collect(questions: Path, trees: Path) -> Set:
                np.array([each[4] for each in found], bool))  # fmt: skip
 
 
-def _tree(name: str, trees: Path) -> Path | None:
+def tree_of(name: str, trees: Path) -> Path | None:
+    """Return the folder of a repository; None if there is none."""
     exact = trees / name.replace("/", "+")
     return exact if exact.is_dir() else find_repo(name, trees)
 
@@ -157,7 +157,7 @@ def fit(x: NDArray[np.float32], present: NDArray[np.bool_], right: NDArray[np.bo
         gradient = np.einsum("qc,qci->i", error.astype(np.float32), z) + 2 * PENALTY * weights
         return float(-(np.log(of_answer / total) * share).sum() + PENALTY * weights @ weights), gradient.astype(float)
 
-    found = minimize(loss, np.zeros(z.shape[-1]), jac=True, method="L-BFGS-B", options={"maxiter": 200})
+    found = minimize(loss, np.zeros(z.shape[-1]), jac=True, method="L-BFGS-B", options={"maxiter": 100})
     return Weights(mean, scale, found.x)
 
 
@@ -176,17 +176,31 @@ def fit_sets(sets: Sequence[Set], without: Sequence[str], left_out: frozenset[st
     return fit(x, present, right, share)
 
 
-def crossed(sets: Sequence[Set], checked: Set, without: Sequence[str] = ()) -> Floats:
-    """Return scores of a set's questions by weights that never saw a question about their repositories."""
-    names = sorted(set(checked.repositories))
-    scores = np.full(checked.present.shape, -np.inf)
-    x = checked.inputs(without)
-    for fold in range(FOLDS):
-        left_out = frozenset(names[fold::FOLDS])
-        asked = np.array([name in left_out for name in checked.repositories])
-        if asked.any():
-            scores[asked] = fit_sets(sets, without, left_out).scores(x[asked], checked.present[asked])
-    return scores
+def folds(sets: Sequence[Set]) -> list[frozenset[str]]:
+    """Divide the repositories of several sets into folds."""
+    names = [sorted(set(each.repositories)) for each in sets]
+    return [frozenset(name for each in names for name in each[fold::FOLDS]) for fold in range(FOLDS)]
+
+
+def crossed(sets: Sequence[Set], fitted: Sequence[Weights], without: Sequence[str] = ()) -> list[Floats]:
+    """Return the scores of each set's questions by weights that never saw a question about their repositories.
+
+    Args:
+        fitted: the weights that were fitted without each fold.
+    """
+    found = []
+    for each in sets:
+        scores, x = np.full(each.present.shape, -np.inf), each.inputs(without)
+        for left_out, weights in zip(folds(sets), fitted, strict=True):
+            asked = np.array([name in left_out for name in each.repositories])
+            scores[asked] = weights.scores(x[asked], each.present[asked])
+        found.append(scores)
+    return found
+
+
+def fit_folds(sets: Sequence[Set], without: Sequence[str] = ()) -> list[Weights]:
+    """Fit weights without each fold in turn."""
+    return [fit_sets(sets, without, left_out) for left_out in folds(sets)]
 
 
 def ranks(scores: Floats, right: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -196,76 +210,97 @@ def ranks(scores: Floats, right: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.where(answers.any(axis=1), answers.argmax(axis=1) + 1, 10**6)
 
 
-def calibrate(scores: Floats, right: NDArray[np.bool_]) -> tuple[float, float]:
-    """Return the sharpness, and the score of "nowhere", that make the probabilities most likely."""
+def calibrate(scored: Sequence[tuple[Set, Floats]]) -> Floats:
+    """Return the sharpness, and the score of "nowhere", that make the right answers most likely."""
+    scores = np.concatenate([scores for _, scores in scored])
+    right = np.concatenate([each.right for each, _ in scored])
+    anywhere = right.any(axis=1)
 
     def loss(parameters: Floats) -> float:
         sharp = np.where(np.isfinite(scores), scores * np.exp(parameters[0]), -1e9)
         top = np.maximum(sharp.max(axis=1), parameters[1])
-        parts, nowhere = np.exp(sharp - top[:, None]), np.exp(parameters[1] - top)
-        answer = np.where(right.any(axis=1), np.where(right, parts, 0).sum(axis=1), nowhere)
-        return float(-np.log(np.maximum(answer, 1e-30) / (parts.sum(axis=1) + nowhere)).mean())
+        parts, elsewhere = np.exp(sharp - top[:, None]), np.exp(parameters[1] - top)
+        answer = np.where(anywhere, np.where(right, parts, 0).sum(axis=1), elsewhere)
+        return float(-np.log(np.maximum(answer, 1e-30) / (parts.sum(axis=1) + elsewhere)).mean())
 
     found = minimize(loss, np.zeros(2), method="Nelder-Mead")
-    return float(np.exp(found.x[0])), float(found.x[1])
+    return np.array([np.exp(found.x[0]), found.x[1]])
 
 
-def calibration_error(probabilities: Floats, right: NDArray[np.bool_]) -> float:
-    """Return the expected calibration error of the probability of the file that stands first."""
-    first = probabilities.argmax(axis=1)
-    claimed = probabilities.max(axis=1)
-    hit = right[np.arange(len(right)), first]
+def claims(each: Set, scores: Floats, calibration: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return the probability claimed for the first file of each question, and whether it answers."""
+    ranker = Ranker({"mean": np.zeros(1), "scale": np.ones(1), "weights": np.zeros(1), "calibration": calibration})
+    claimed, hit = list[float](), list[bool]()
+    for row, present, right in zip(scores, each.present, each.right, strict=True):
+        probabilities = ranker.probabilities(row[present].astype(np.float32))
+        claimed.append(float(probabilities.max()))
+        hit.append(bool(right[present][probabilities.argmax()]))
+    return np.array(claimed), np.array(hit)
+
+
+def calibration_error(claimed: Floats, hit: NDArray[np.bool_]) -> float:
+    """Return the expected calibration error."""
     bins = np.minimum((claimed * BINS).astype(int), BINS - 1)
-    gaps = [abs(claimed[bins == one].sum() - hit[bins == one].sum()) for one in range(BINS)]
-    return float(sum(gaps) / len(right))
+    gaps = [abs(claimed[bins == number].sum() - hit[bins == number].sum()) for number in range(BINS)]
+    return float(sum(gaps) / len(hit))
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Collect, fit or compare."""
+    """Collect or fit."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb in ("collect", "compare"):
-        one = verbs.add_parser(verb)
-        one.add_argument("questions", type=Path)
-        one.add_argument("--trees", type=Path, required=True)
-        one.add_argument("--out", type=Path)
+    collecting = verbs.add_parser("collect")
+    collecting.add_argument("questions", type=Path)
+    collecting.add_argument("--trees", type=Path, required=True)
+    collecting.add_argument("--most", type=int, default=1000, help="questions about each repository")
+    collecting.add_argument("--out", type=Path, required=True)
     fitting = verbs.add_parser("fit")
     fitting.add_argument("sets", nargs="+", type=Path)
-    fitting.add_argument("--check", type=Path, required=True)
     fitting.add_argument("--ablations", action="store_true")
     fitting.add_argument("--out", type=Path)
+    fitting.add_argument("--folds", type=Path, help="folder for the weights of each fold, for `locate_compare`")
     given = parser.parse_args(words)
     if given.verb == "collect":
-        collect(given.questions, given.trees).save(given.out)
-    elif given.verb == "compare":
-        compare(given.questions, given.trees)
+        collect(given.questions, given.trees, given.most).save(given.out)
     else:
         fit_and_report(given)
 
 
 def fit_and_report(given: argparse.Namespace) -> None:
     """Print the figures of cross-validation and of ablations, and write the weights of a fit to everything."""
-    sets, checked = [Set.load(path) for path in given.sets], Set.load(given.check)
-    baseline = ranks(
-        np.where(checked.present, -np.arange(checked.present.shape[1], dtype=float), -np.inf), checked.right
-    )
-    _line("the index alone", baseline, checked)
-    scores = crossed(sets, checked)
-    _line("all grounds", ranks(scores, checked.right), checked)
-    if given.ablations:
-        for name, columns in ABLATIONS.items():
-            _line(f"without {name}", ranks(crossed(sets, checked, columns), checked.right), checked)
-    sharpness, nowhere = calibrate(scores, checked.right)
-    found = fit_sets(sets, ())
-    arrays = {"mean": found.mean, "scale": found.scale, "weights": found.weights}
-    ranker = Ranker({**arrays, "calibration": np.array([sharpness, nowhere])})
-    probabilities = np.stack([
-        np.where(np.isfinite(row), ranker.probabilities(np.where(np.isfinite(row), row, -1e9)), 0) for row in scores
-    ])  # fmt: skip
-    print(f"ECE in cross-validation {calibration_error(probabilities, checked.right):.3f}")
+    sets = [Set.load(path) for path in given.sets]
+    fitted = fit_folds(sets)
+    scored = crossed(sets, fitted)
+    calibration = calibrate(list(zip(sets, scored, strict=True)))
+    for path, each, scores in zip(given.sets, sets, scored, strict=True):
+        as_found = np.where(each.present, -np.arange(each.present.shape[1], dtype=float), -np.inf)
+        _line(f"{path.stem}, the index alone", ranks(as_found, each.right), each)
+        _line(f"{path.stem}, all grounds", ranks(scores, each.right), each)
+        print(f"{path.stem}, ECE in cross-validation {calibration_error(*claims(each, scores, calibration)):.3f}")
     if given.out is not None:
-        np.savez(given.out, **{name: array.astype(np.float32) for name, array in arrays.items()},
-                 calibration=np.array([sharpness, nowhere], np.float32))  # fmt: skip
+        save(fit_sets(sets, ()), calibration, given.out)
+    if given.folds is not None:
+        given.folds.mkdir(parents=True, exist_ok=True)
+        for fold, weights in enumerate(fitted):
+            save(weights, calibration, given.folds / f"{fold}.npz")
+    for name, columns in ABLATIONS.items():
+        if given.ablations or (given.folds is not None and name == PLAIN):
+            fewer = fit_folds(sets, columns)
+            for path, each, scores in zip(given.sets, sets, crossed(sets, fewer, columns), strict=True):
+                _line(f"{path.stem}, without {name}", ranks(scores, each.right), each)
+            if name == PLAIN and given.folds is not None:
+                for fold, weights in enumerate([*fewer, fit_sets(sets, columns)]):
+                    save(weights, calibration, given.folds / f"{fold}-plain.npz")
+
+
+def save(weights: Weights, calibration: Floats, path: Path) -> None:
+    """Write the data of a ranker, without the time, so that the same fit makes the same bytes."""
+    arrays = {"mean": weights.mean, "scale": weights.scale, "weights": weights.weights, "calibration": calibration}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            data = io.BytesIO()
+            np.save(data, np.round(array, DIGITS).astype(np.float32))
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), data.getvalue())
 
 
 def _line(name: str, rank_Q: NDArray[np.int64], checked: Set) -> None:
@@ -274,63 +309,6 @@ def _line(name: str, rank_Q: NDArray[np.int64], checked: Set) -> None:
     if checked.dominant.any():
         parts += [f"dominant acc@{k} {100 * (rank_Q[checked.dominant] <= k).mean():.1f}" for k in FIRST]
     print(", ".join(parts), flush=True)
-
-
-def compare(questions: Path, trees: Path) -> None:
-    """Print the accuracy of the search and its baselines on a set, with paired intervals of the difference."""
-    rows = [json.loads(line) for line in questions.read_text(encoding="utf-8").splitlines()]
-    arms: dict[str, list[int]] = {}
-    claimed: list[tuple[float, bool]] = []
-    repositories: list[str] = []
-    for name in dict.fromkeys(row["repo"] for row in rows):
-        root = _tree(name, trees)
-        if root is None:
-            continue
-        engine, repository = Engine(root), Repository.open(root)
-        finder, files, names = Finder(repository), Search(repository, "files"), Search(repository, "both")
-        for row in (row for row in rows if row["repo"] == name):
-            question, gold = row["question"], gold_files(row["gold"], engine.index.corpus.paths)
-            if not gold or not Inquiry.of(question).forms:
-                continue
-            hits = engine.search(question, CANDIDATES)
-            claimed.append((hits[0].probability or 0.0, hits[0].path in gold) if hits else (0.0, False))
-            orders = {
-                "locate": [hit.path for hit in hits],
-                "locate, first code file": _code_first([hit.path for hit in hits]),
-                "former search": list(finder.ranked(printable(question), "", View(repository))),
-                "BM25, both": [path for path, _ in names.rank(question, CANDIDATES)],
-                "BM25, whole files": [path for path, _ in files.rank(question, CANDIDATES)],
-            }
-            orders["former search, first code file"] = _code_first(orders["former search"])
-            repositories.append(name)
-            for arm, order in orders.items():
-                rank = next((rank for rank, path in enumerate(order, 1) if path in gold), 10**6)
-                arms.setdefault(arm, []).append(rank)
-        print(f"{name}: {repositories.count(name)} questions", flush=True)
-    _print_arms({arm: np.array(found) for arm, found in arms.items()})
-    probability, hit = (np.array(column) for column in zip(*claimed, strict=True))
-    bins = np.minimum((probability * BINS).astype(int), BINS - 1)
-    gaps = [abs(probability[bins == one].sum() - hit[bins == one].sum()) for one in range(BINS)]
-    print(f"ECE {sum(gaps) / len(hit):.3f} on {len(hit)} questions about {len(set(repositories))} repositories")
-
-
-def _code_first(paths: Sequence[str]) -> list[str]:
-    return sorted(paths, key=lambda path: kind_of(path) != CODE)
-
-
-def _print_arms(arms: dict[str, NDArray[np.int64]]) -> None:
-    draw = np.random.default_rng(0)
-    ours = arms["locate"]
-    samples = draw.integers(0, len(ours), (SAMPLES, len(ours)))
-    for arm, found in arms.items():
-        parts = [arm]
-        for k in FIRST:
-            differences = ((ours <= k).astype(float) - (found <= k))[samples].mean(axis=1) * 100
-            low, high = np.percentile(differences, (2.5, 97.5))
-            parts.append(
-                f"acc@{k} {100 * (found <= k).mean():.1f} (locate +{differences.mean():.1f} [{low:.1f}, {high:.1f}])"
-            )
-        print(", ".join(parts))
 
 
 if __name__ == "__main__":

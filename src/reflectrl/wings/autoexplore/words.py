@@ -87,6 +87,12 @@ def _parts(run: str) -> tuple[tuple[str, str], ...]:
     return tuple(pair for piece in pieces if STOP_WORDS.isdisjoint(pair := (piece, stem(piece))))
 
 
+def word_of(part: str) -> str:
+    """Return the word of a part of an identifier in lower case; "" for a stop word."""
+    word = stem(part)
+    return "" if part in STOP_WORDS or word in STOP_WORDS else word
+
+
 @lru_cache(maxsize=1 << 16)
 def stem(word: str) -> str:
     """Stem a word in lower case: "retries", "retried" and "retry" become equal.

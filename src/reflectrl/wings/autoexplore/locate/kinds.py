@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
 
 CODE, DOCS, NEWS, SETTINGS, DATA, LOCALE, BUILD, OTHER = range(8)
 """Main kind of a file. A locale is a table of messages in one language; a build file tells how the project is made."""
@@ -65,13 +64,14 @@ def kind_of(path: str, head: bytes = b"") -> tuple[int, int]:
     Args:
         head: first bytes of the file, which may say that it is generated.
     """
-    pure = PurePosixPath(path)
-    name, suffix = pure.name, pure.suffix[1:].lower()
-    folders = {part.lower() for part in pure.parts[:-1]}
+    folder, _, name = path.rpartition("/")
+    stem, _, suffix = name.rpartition(".")
+    suffix = suffix.lower() if stem else ""
+    folders = set(folder.lower().split("/")) if folder else set()
     flags = 0
     if _TEST_FOLDER.search(path) or _TEST_FILE.fullmatch(name):
         flags |= TEST
-    if _GENERATED_NAME.fullmatch(name) or _GENERATED.search(head[:1000]):
+    if _GENERATED_NAME.fullmatch(name) or _says_generated(head[:1000].lower()):
         flags |= GENERATED
     if _VENDORED.search(path):
         flags |= VENDORED
@@ -82,6 +82,11 @@ def kind_of(path: str, head: bytes = b"") -> tuple[int, int]:
     if not folders:
         flags |= ENTRY
     return _main_kind(path, name, suffix, folders), flags
+
+
+def _says_generated(head: bytes) -> bool:
+    # Two plain searches rule out nearly all files, and are much faster than the expression.
+    return (b"generated" in head or b"do not" in head) and _GENERATED.search(head) is not None
 
 
 def _main_kind(path: str, name: str, suffix: str, folders: set[str]) -> int:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from reflectrl.wings.autoexplore.locate.kinds import kind_of
 from reflectrl.wings.autoexplore.locate.syntax import syntax_of
-from reflectrl.wings.autoexplore.words import LONGEST, PART, words
+from reflectrl.wings.autoexplore.words import LONGEST, PART, word_of, words
 
 STEM, FOLDER, DEFINED, HEAD, CODE = (1 << bit for bit in range(5))
 """Places of a word in a file: its name, a folder's name, the name of a definition, the first comment, code."""
@@ -133,7 +133,7 @@ class SegmentBuilder:
         row_entry = np.repeat(np.arange(len(term_E)), sizes_E)
         within = np.arange(len(row_entry)) - np.repeat(sizes_E.cumsum() - sizes_E, sizes_E)
         pair = word_X[starts_T[term_E][row_entry] + within] * max(files, 1) + file_E[row_entry]
-        order = pair.argsort(kind="stable")
+        order = pair.argsort()  # not stable, for rows of a pair are added up anyhow
         pair = pair[order]
         row_entry = row_entry[order]
         first_P = np.flatnonzero(np.diff(pair, prepend=-1))
@@ -176,8 +176,7 @@ class _Words:
         for part in PART.findall(text):
             word = self._stems.get(part)
             if word is None:
-                [*stemmed] = words(part)
-                word = self._stems[part] = stemmed[0] if stemmed else ""
+                word = self._stems[part] = word_of(part.lower())
             if word:
                 found.append(word)
         return found
