@@ -31,6 +31,8 @@ from reflectrl.core.config.reference import keys, reference
 from reflectrl.core.plugins import look_here, resolve
 from reflectrl.core.types import UserError
 from reflectrl.runs.projects import env_section
+from reflectrl.tools.certify.gym_id import is_gym_id
+from reflectrl.tools.certify.verb import Certify
 from reflectrl.tools.playing.verbs import Play
 from reflectrl.tools.workbench.check_env import CheckEnv
 
@@ -253,7 +255,9 @@ def require_verb(words: Sequence[str], line: str) -> None:
             dataclasses.replace(verb, dry_run=True)(settings)
         except UserError as error:
             assert str(error).startswith(("--load: ", "--fork: ")), error  # a run that the page's reader has
-    elif isinstance(verb, Play | CheckEnv):
+    elif isinstance(verb, Certify) and is_gym_id(verb.env):
+        assert not given, line
+    elif isinstance(verb, Play | CheckEnv | Certify):
         look_here()
         name = env_section(verb.env, [])["name"]  # of a class, or of one that a project's recipe names
         given = {key.removeprefix("env.") for key in given}

@@ -162,16 +162,16 @@ class TestCommand:
     def test_a_fault_is_named_with_exit_code_1_in_json_and_on_a_badge(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        words = ["certify", "benchmarks.planted:NothingPays", "--minutes", "0"]
+        words = ["certify", "benchmarks.planted:BlindLock", "--minutes", "0"]
         words += ["-o", str(tmp_path / "report.json"), "--badge", str(tmp_path / "badge.svg")]
         with pytest.raises(SystemExit) as ended:
             main(words)
         assert ended.value.code == 1
         report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-        assert report["verdict"] == "faulty" and report["faults"] == ["reward"]
+        assert report["verdict"] == "faulty" and report["faults"] == ["text"]
         assert {line["check"] for line in report["checks"]} == set(CHECKS) - {"learnable"}
-        assert "fault: reward" in capsys.readouterr().out
-        assert "faulty: reward" in (tmp_path / "badge.svg").read_text(encoding="utf-8")
+        assert "fault: text" in capsys.readouterr().out
+        assert "faulty: text" in (tmp_path / "badge.svg").read_text(encoding="utf-8")
 
     @pytest.mark.parametrize(
         ("words", "line"),
