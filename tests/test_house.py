@@ -32,7 +32,7 @@ ORDER = {
         "reflector_rejection", "reflector_rl",
     ),
     "tools": (
-        "pretrained", "downloads", "fitting", "playing", "workbench", "exporting", "watching", "sweeps", "browser",
+        "pretrained", "downloads", "fitting", "playing", "workbench", "certify", "exporting", "watching", "sweeps", "browser",
         "parts",
     ),
 }  # fmt: skip
