@@ -136,7 +136,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_folder: Call
     (tmp_path / "answers.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_env", raising=False)  # of another page
+    for project in ("my_env", "my_doorkey"):
+        monkeypatch.delitem(sys.modules, project, raising=False)  # of another test or page
     monkeypatch.setenv("REFLECTRL_DATA", str(tmp_path / "data"))
     return tmp_path
 

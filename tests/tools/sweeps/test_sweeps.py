@@ -122,7 +122,8 @@ class TestCompare:
         said, text = capsys.readouterr().out, page.read_text(encoding="utf-8")
         for part in ("rl.lr", "run · reflect-rl", "other · reflect-rl", "not the same tasks: env.test"):
             assert part in said and part in text.replace("Careful: ", "careful: ")
-        assert "│ random " in said and "run · random" not in said  # what learns nothing stands once
+        results = said.partition("paired differences")[0]
+        assert "│ random " in results and "run · random" not in results  # what learns nothing stands once
         assert text.count("<svg") > 4 and "src=" not in text
 
     def test_a_key_that_an_older_version_did_not_know_has_its_default(self, finished: Path, tmp_path: Path) -> None:
