@@ -32,8 +32,8 @@ ORDER = {
         "reflector_rejection", "reflector_rl",
     ),
     "tools": (
-        "pretrained", "downloads", "fitting", "playing", "workbench", "certify", "exporting", "watching", "sweeps", "browser",
-        "parts",
+        "pretrained", "downloads", "fitting", "playing", "workbench", "certify", "exporting", "watching", "sweeps",
+        "browser", "parts",
     ),
 }  # fmt: skip
 """Parts of a room; each imports only from itself and from those before it."""
