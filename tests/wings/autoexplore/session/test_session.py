@@ -177,7 +177,7 @@ def test_a_person_s_mistake_is_reported_and_the_session_goes_on(root: Path) -> N
     ended = session(root, lines)
     assert ended.returncode == 0 and "did you mean 'read'" in ended.stdout and "usage: read FILE" in ended.stdout
     assert "modified  app/settings.py" in ended.stdout and "    1  RETRIES = 5" in ended.stdout
-    assert "1 files were changed in this session only" in ended.stderr
+    assert "changed in this session only: app/settings.py;" in ended.stderr
 
 
 @pytest.mark.parametrize(

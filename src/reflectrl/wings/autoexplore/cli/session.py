@@ -64,7 +64,8 @@ class EditSession:
                 with Path(self.patch).open("x", encoding="utf-8", errors="surrogateescape", newline="") as file:
                     file.write(text)
         if text and not self.patch:
-            _note(f"{len(session.overlay.changed())} files were changed in this session only; --patch FILE keeps them")
+            paths = ", ".join(change.path for change in session.overlay.changed())
+            _note(f"changed in this session only: {paths}; --patch FILE keeps changes")
 
 
 def serve(session: Any) -> None:
