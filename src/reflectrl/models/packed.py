@@ -105,9 +105,8 @@ class PackedBackend:
         wanted = None if at_W is None else wanted_W
         with torch.set_grad_enabled(torch.is_grad_enabled() and caches is None):
             hidden_WD = hidden_states(self.core, ids_N, positions_N, attend, wanted, self.walk)
-        runs = [
-            block for block in packing.blocks if block.trie is None
-        ]  # only the chosen branch of a trie would be kept
+        # Of a trie, only the chosen branch would be kept, so caches get runs alone.
+        runs = [block for block in packing.blocks if block.trie is None]
         for block, cache in zip(runs, caches or (), strict=False):
             cache.ids += block.ids
         self.lm.counters.passes += 1

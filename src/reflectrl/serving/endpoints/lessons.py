@@ -8,8 +8,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from reflectrl.core.config import Recipe
 from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv
@@ -22,6 +20,7 @@ from reflectrl.core.teach import Demonstration, demonstrations, teach
 from reflectrl.core.terminal import console
 from reflectrl.core.types import AuxiliaryQuestion, Episode, Sampling, Task, Turn, UserError, named_seed
 from reflectrl.learn.checkpoint import write_text
+from reflectrl.learn.validation import evenly
 from reflectrl.runs.artifact import Build, Source
 from reflectrl.runs.demonstrations import demonstrated, finished_lines
 from reflectrl.runs.folder import Context
@@ -110,7 +109,7 @@ def _planned(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Planned:
 def _tasks(recipe: Recipe, env: TextEnv, split: str) -> Sequence[Task]:
     most = recipe.teach.tasks if split == "train" else recipe.teach.validation_tasks
     tasks = env.tasks(split)
-    return [tasks[i] for i in evenly(len(tasks), most)]
+    return evenly(tasks, most or len(tasks))
 
 
 def _taught(recipe: Recipe, env: TextEnv, teacher: EndpointTeacher, planned: Planned) -> list[Episode]:
@@ -225,7 +224,7 @@ def write_walks(build: Build, name: str, earlier: Path, policy: Source, reflecto
         found = {(e.task.id, e.seed): e for e in rollout(jobs, envs, student, speaking, batch)}
     episodes = [found[job.task.id, job.seed] for job in jobs]
     states = [(k, i) for k, episode in enumerate(episodes) for i in range(len(episode.steps))]
-    states = [states[i] for i in evenly(len(states), config.dagger_states)]
+    states = evenly(states, config.dagger_states or len(states))
     advice = student.advice if isinstance(student, Advised) else Advice()
     teacher = _teacher(build.context, f"{name}-seed{seed}") if endpoint else None
     lessons = _lessons(teacher, episodes, states, advice, build.tick)
@@ -266,8 +265,3 @@ def _with_lessons(
                 labelled = replace(labelled, preferences=said.preferences, questions=said.questions)
             steps.append(labelled)
         yield replace(episode, steps=tuple(steps))
-
-
-def evenly(count: int, most: int) -> list[int]:
-    """Return at most `most` indices, spread evenly over `count` things; 0 takes all."""
-    return sorted(set(np.linspace(0, count - 1, min(count, most or count)).round().astype(int).tolist()))

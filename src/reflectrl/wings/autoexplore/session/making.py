@@ -53,7 +53,7 @@ class Project(NamedTuple):
 def pairs(split_seed: int) -> tuple[tuple[tuple[str, str], ...], ...]:
     """Divide the pairs of a service and a setting among the three splits, in proportion to 7 : 1 : 2.
 
-    So a test asks for settings of services that were never asked about in training.
+    A pair that is asked for in training is never asked for in a test.
     """
     every = list(product(SERVICES, SETTINGS))
     order = np.random.default_rng(named_seed("edits-pairs", split_seed)).permutation(len(every))
