@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,8 @@ def pair(tiny_folder: Callable[[str], Path]) -> Callable[..., tuple[Any, Any]]:
     """`pair("llama")`: a policy and a reflector, each with weights of its own; `pair("llama", True)`: two adapters.
 
     Their context is a part of the model's, so that prompts outgrow it soon; tests that need more may replace it.
+    Models are loaded once, but each call returns new objects around their weights: what a test adds to one, such as a
+    head that scores options, must not be there in the next test.
     """
     import torch
 
@@ -212,7 +215,8 @@ def pair(tiny_folder: Callable[[str], Path]) -> Callable[..., tuple[Any, Any]]:
     def pair_of(family: str, adapters: bool = False) -> tuple[Any, Any]:
         if (family, adapters) not in made:
             made[family, adapters] = make(family, adapters)
-        return made[family, adapters]
+        policy, reflector = made[family, adapters]
+        return replace(policy), replace(reflector)
 
     return pair_of
 
