@@ -70,6 +70,7 @@ def ppo_loss(
     ratio_N = (logp_N - old_logp_N.detach()).exp()
     surrogate_N = (ratio_N * advantages_N).minimum(ratio_N.clamp(1 - clip_coef, 1 + high) * advantages_N)
     if dual_clip:
+        # Where the advantage is negative, the minimum above falls without limit as the ratio grows.
         bounded_N = surrogate_N.maximum(dual_clip * advantages_N)
         surrogate_N = bounded_N.where(advantages_N < 0, surrogate_N)
     outside_N = (ratio_N.detach() < 1 - clip_coef) | (ratio_N.detach() > 1 + high)

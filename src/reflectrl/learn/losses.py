@@ -48,6 +48,7 @@ def entropy(logp_NA: Tensor) -> Tensor:
     Returns:
         [N] entropies in nats.
     """
+    # 0 times -inf would be nan, in the value and in the gradient.
     finite_NA = logp_NA.masked_fill(logp_NA.isneginf(), 0.0)
     return -(logp_NA.exp() * finite_NA).sum(-1)
 
@@ -117,6 +118,7 @@ def rewards_to_go(rewards_T: Tensor, gamma: float) -> Tensor:
         [T] returns in reward units (Sutton and Barto 2018, equation 3.9).
     """
     total, sums = 0.0, []
+    # Python floats have 64 bits, so long episodes lose nothing to rounding, whatever the data type of the rewards.
     for reward in reversed(rewards_T.tolist()):
         total = reward + gamma * total
         sums.append(total)

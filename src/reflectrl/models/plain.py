@@ -80,6 +80,7 @@ class PlainBackend:
         if self.lm.adapter is not None:
             self.lm.activate()
         found: list[Tensor] = []
+        # Both players of a pair may be adapters of one model, so the hook stays for a single pass only.
         hook = self.body.register_forward_hook(lambda module, given, output: found.append(output[0]))
         device = self.core.get_input_embeddings().weight.device  # type: ignore[operator]
         try:

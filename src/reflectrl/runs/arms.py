@@ -31,6 +31,7 @@ def base(plan: Plan) -> Handle | Literal["pretrained"]:
     """Plan the model from which everything starts: a model made from scratch, or the one in `model.source`."""
     if "scratch" not in plan.recipe.model.sources:
         return PRETRAINED
+    # A scratch tokenizer has to know the texts that the model will read. Without a teacher, random play shows them.
     episodes = teaching(plan, "train") if plan.is_taught else stages.random_episodes(plan, "random")
     return stages.scratch_model(plan, "model", episodes=episodes)
 
@@ -201,6 +202,7 @@ def players_of(plan: Plan, name: str, arm: Arm) -> Players:
         return start
     config = replace(plan.recipe.rl, **arm.rl)
     own = None
+    # Only an untrained policy needs wins of a search. A taught one has the teacher's.
     if arm.policy is base and config.own_wins and isinstance(start.policy, Artifact):
         own = stages.own_wins(plan, "own")
         learned = stages.imitated_wins(plan, "own-wins", start=start.policy, train=own.part(0), validation=own.part(1))
@@ -269,6 +271,7 @@ def all_arms(recipe: Recipe | None = None) -> dict[str, Arm]:
     A recipe describes arms in [players.NAME]; a package's module returns them from `arms_of(recipe)`.
     """
     arms = dict(ARMS)
+    # Later tables win, so a package can replace an arm of the core by one of the same name.
     for module in installed_modules():
         arms |= getattr(module, "ARMS", {})
     if recipe is not None:

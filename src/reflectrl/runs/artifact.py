@@ -141,11 +141,13 @@ class Artifact:
         """Tell whether any part of it exists: an output, or the state of an unfinished training."""
         patterns = list(self.outputs)
         if self.training:
+            # The star also matches older saved states and a folder that was half written.
             patterns.append(f"{self.training}*")
         return any(any(folder.glob(pattern)) for pattern in patterns)
 
     def __reduce__(self) -> Any:
         """Send recipe and key to another process, which plans the same recipe again."""
+        # The arguments may hold an arm, whose functions cannot be pickled.
         return _planned_again, (self.recipe, self.key)
 
 
@@ -298,7 +300,8 @@ class Kind:
         Returns:
             Its handle.
         """
-        inspect.signature(self.build).bind(None, **arguments)  # a wrong argument is a bug that planning shows
+        # A builder may run hours later. Its arguments are checked now, so that a wrong one is found while planning.
+        inspect.signature(self.build).bind(None, **arguments)
         if seed is None:
             seed = plan.seed
         made = Artifact(
@@ -312,6 +315,7 @@ class Kind:
             files=tuple(files),
             outputs=tuple(pattern.format(name=name, seed=seed, **arguments) for pattern in self.outputs),
         )
+        # Several arms ask for the same model. The first call plans it, and the others get its handle.
         return plan.made.setdefault(made.key, made)
 
     def continued_while(self, unfinished: Callable[[Build], bool]) -> Callable[[Build], bool]:
@@ -348,6 +352,7 @@ def graph_of(artifacts: Iterable[Artifact]) -> Graph:
 def _marked_path(output: str) -> str:
     """Return the path that an output marks as complete: the file itself, or the folder around a model's card."""
     folder, _, file = output.rpartition("/")
+    # `write_folder` renames a complete folder into place, so a folder that has its card has everything.
     if file in ("reflectrl.json", "config.json", "reference_cache.json"):
         return folder
     return output

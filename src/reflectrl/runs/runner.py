@@ -64,6 +64,7 @@ class _Run:
         self.context, self.graph, self.state, self.workers = context, graph, state, workers
         self.settings = settings
         if state.damaged:
+            # What is complete can be seen from the files alone, so a damaged state costs nothing that was made.
             state.complete = [stage for stage in STAGES[:-1] if not self.missing(stage)]
             self._note_complete()
 

@@ -38,6 +38,7 @@ def teacher_episodes(build: Build) -> None:
     from reflectrl.runs.evaluation import is_labelled
 
     recipe, env = build.recipe, make(build.recipe.env)
+    # The plan is the same in every process, so the lines that an earlier one has finished are its first entries.
     planned = planned_demonstrations(recipe, env, build.seed, build.name)
     done, labelled = finished_lines(build.out), is_labelled(recipe)
     with EpisodeLog(build.out) as log:
@@ -88,6 +89,7 @@ def random_episodes(build: Build) -> None:
             build.tick(len(episodes), max(len(tasks), len(episodes) + 1), "")
     build.tick(len(episodes), len(episodes), "")
     signal = signal_of(episodes)
+    # A bonus for novel states can teach where no reward comes, if there is more than one action to choose from.
     if signal.problem and not (recipe.rl.count_coef and signal.most > 1):
         raise UserError(f"reward alone teaches nothing here: {signal.problem}; {ways_out(signal, env)}")
     if doubt := doubt_about_success(signal, env):
@@ -154,7 +156,7 @@ def fine_tuned(
     rows = {path: sft_examples(recipe, lm, player, path, negatives, seed) for path in (train, validation)}
     budget = recipe.sft_budget(player)
     kind = {"reflector": "sft_reflection", "policy": "sft_policy", "plain": "sft"}[player]
-    last: dict[str, float] = {}
+    last: dict[str, float] = {}  # the newest metrics, which tell later whether SFT stopped early
     build.tick(0, budget.steps, "")
     shared = {"kind": kind, "seed": seed, "arm": None, "artifact": name}
     with MetricsFile(build.metrics, build.learner, shared) as log:
@@ -350,6 +352,7 @@ def learned_online(
             collecting = replace(config, kl_coef=config.kl_coef + config.hold_kl)
         rollouts = rollouts_of(build)(acting, speaking, envs, collecting, rl_seed, logged, wins)
         train_online(rollouts, config, rl_seed, note, build.learner, hold)
+    # Weights first: a kill between the two lines leaves a finished model and a state that the next run drops.
     write_folder(build.out, acting.lm.saver(artifact=build.trained, seed=seed))
     drop_state(build.learner)
 

@@ -103,6 +103,7 @@ class ModelConfig:
 
         Pretrained models get LoRA unless `lora_rank` is set, because two players share one backbone.
         """
+        # An explicit 0 counts as well: it asks for all weights to be trained.
         if "lora_rank" in data or str(data.get("source", "scratch")) == "scratch":
             return data
         return {**data, "lora_rank": LORA_RANK}
@@ -120,11 +121,13 @@ class ModelConfig:
         """Describe the first contradiction between keys, in one line; None if there is none."""
         if self.source == "scratch" and self.width % self.heads:
             return f"'width' is {self.width}, which is not a multiple of 'heads' ({self.heads})"
+        # 0 is not too short: it leaves the choice to the model that is made.
         if 0 < self.context < LEAST_CONTEXT:
             about = f"'context' is {self.context}, too short for any prompt; it must be at least {LEAST_CONTEXT}"
             return f"{about}, or 0 for models made from scratch, which then choose it"
         if not self.context and self.sources != ("scratch",):
             return "'context' 0 is chosen for models made from scratch; a pretrained one needs a number"
+        # Quantised weights cannot be trained, so without adapters there would be nothing left to learn.
         if self.quantisation != "none" and not self.lora_rank:
             return f"'quantisation' {self.quantisation} freezes the backbone; set 'lora_rank' (QLoRA: 64)"
         if self.frozen_layers and (self.lora_rank or "scratch" in self.sources):
@@ -195,6 +198,7 @@ def installed_sections() -> dict[str, type]:
     sections = {name: resolve("recipe_sections", name) for name in names("recipe_sections")}
     for module in table_modules():
         sections |= getattr(module, "SECTIONS", {})
+    # Sorted, so that the order of installation changes neither `--help` nor a written recipe.
     return dict(sorted(sections.items()))
 
 
@@ -230,12 +234,14 @@ class Recipe:
     sft: SFTConfig = field(default_factory=SFTConfig)
     rl: RLConfig = field(default_factory=RLConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    # Packages import this module, so their sections are looked up when a recipe is made, not when a class is.
     sections: Mapping[str, Any] = field(
         default_factory=lambda: {name: kind() for name, kind in installed_sections().items()}
     )
     """Sections that installed packages bring, by name: `recipe.sections["text"]`. In a file, they are written like the
     other sections: [text]."""
 
+    # The reader of TOML files (`values.py`) knows no recipe. It asks any dataclass for a method of this name.
     further_sections = staticmethod(installed_sections)
 
     def plain(self) -> dict[str, Any]:
@@ -246,5 +252,6 @@ class Recipe:
     def sft_budget(self, kind: str) -> SFTConfig:
         """Return the SFT settings for a player ("reflector", "policy", "plain"), with its own number of steps."""
         policy_steps = self.sft.policy_steps or self.sft.steps
+        # A policy without a reflector gets the steps of both players, so that arms are compared at equal training.
         steps = {"reflector": self.sft.steps, "policy": policy_steps, "plain": self.sft.steps + policy_steps}
         return replace(self.sft, steps=steps[kind])

@@ -109,7 +109,7 @@ class TaxiEnv(TextEnv):
         require_known("taxi", "stage", stage, self.stages)
         tasks = list[Task]()
         if self.maps == "random":
-            first = FIRST_MAP_SEED[split]
+            first = FIRST_MAP_SEED[split]  # seeds of the splits are far apart, so no map is in two of them
             for seed in range(first, first + self.sizes[split]):
                 tasks.append(Task(f"taxi-{stage}-map{seed}", "taxi", {"map_seed": seed}, split, stage))
             return tasks
@@ -174,6 +174,7 @@ class TaxiEnv(TextEnv):
         elif action == "dropoff" and aboard and cell in stops:
             after = ride._replace(passenger=stops.index(cell))
         self.before, self.last, self.ride = ride, action, after
+        # The paper's danger: whatever changes nothing (a wall, nobody to pick up) ends the episode at once.
         if after == ride:
             return Outcome(ILLEGAL / SCALE, terminated=True, events=("illegal",))
         if action == "pickup":
@@ -184,7 +185,7 @@ class TaxiEnv(TextEnv):
                 if self.free_pickup:
                     cost = 0
             self._picked = True
-            won = self._stage == "pickup"
+            won = self._stage == "pickup"  # decided by the event, so no sum of rewards can pass for a success
             return Outcome((cost + bonus) / SCALE, terminated=won, success=won, events=("pickup",))
         if action == "dropoff":
             if after.passenger == after.destination:

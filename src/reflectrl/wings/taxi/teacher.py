@@ -73,6 +73,7 @@ def route(city: City, ride: Ride, target: Cell) -> str:
         border, left = list[str](), list[str]()
         for row in range(SIZE):
             border.append("o" if heading in city.moves[row, column] else "x")
+            # A single digit, so that every list has the same number of tokens.
             left.append(str(min(9, city.distances[target][row, column])))
         if column != target[1]:  # the target's own column is where the count begins
             parts.append(f"border {' '.join(border)}")
@@ -100,6 +101,7 @@ def verdict(city: City, before: Ride, now: Ride, last: str) -> str:
         return "took the passenger aboard"
     if last == "dropoff":
         return "left the passenger at the wrong stop, pick up again"
+    # A shortest way may have several first steps, so what counts is the distance, not the expert's own choice.
     if city.actions_left(now) < city.actions_left(before):
         return "helped"
     if city.best_action(now) == OPPOSITE[last]:
