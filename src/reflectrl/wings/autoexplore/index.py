@@ -13,7 +13,7 @@ from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore import gitignore
 from reflectrl.wings.autoexplore.gitignore import Rules, is_ignored
 from reflectrl.wings.autoexplore.names import joined
-from reflectrl.wings.autoexplore.sandbox import Kind, Sandbox, Stamp, entries, read_in, stamp_in
+from reflectrl.wings.autoexplore.sandbox import Kind, Sandbox, Stamp, entries, read_in, stamp_in, version_of
 
 HEAD = 8192
 """Number of bytes from which a file is judged to be text or binary. Git reads about as many."""
@@ -131,57 +131,129 @@ class Index:
     """Files that were left out because of their contents → stamp and reason."""
 
 
-def index(sandbox: Sandbox, filters: Filters, former: Mapping[str, tuple[Stamp, str | None]] | None = None) -> Index:
+@dataclass(frozen=True)
+class Listing:
+    """Entries of a folder that passed all filters of names.
+
+    Attributes:
+        version: `sandbox.version_of` the folder when it was listed.
+        outer: rules of the folders above.
+        rules: rules that apply in the folder: those above, and those of its own .gitignore.
+        ignore_file: contents of its .gitignore; None without one.
+        files, folders: names.
+        left_out: reason → number of entries that were left out because of their names.
+        entries: number of all entries.
+    """
+
+    version: tuple[int, int] | None
+    outer: tuple[Rules, ...]
+    rules: tuple[Rules, ...]
+    ignore_file: bytes | None
+    files: tuple[str, ...]
+    folders: tuple[str, ...]
+    left_out: Mapping[str, int]
+    entries: int
+
+
+def index(
+    sandbox: Sandbox,
+    filters: Filters,
+    former: Mapping[str, tuple[Stamp, str | None]] | None = None,
+    listings: dict[str, Listing] | None = None,
+) -> Index:
     """Walk the whole repository and read the beginnings of its files.
 
     Args:
         former: path → stamp of an earlier walk with the same filters, and the reason for leaving the file out, or None.
             A file with the same stamp is not read again.
+        listings: path → folder of an earlier walk with the same filters. A folder that has not changed is not listed
+            again. The walk brings them up to date.
 
     Raises:
         UserError: there are more than `MOST_ENTRIES` entries.
     """
-    walk = _Walk(sandbox, filters, former or {})
-    walk.pending.append(("", ()))
-    while walk.pending:
-        walk.visit(*walk.pending.pop())
+    walk = _Walk(sandbox, filters, former or {}, listings or {})
+    try:
+        with sandbox.folder("") as descriptor:
+            walk.visit(descriptor, "", ())
+    except OSError:
+        walk.left_out["unreadable"] += 1
+    if listings is not None:
+        listings.clear()
+        listings.update(walk.listings)
     return Index(dict(sorted(walk.files.items())), dict(walk.left_out.most_common()), walk.refused)
 
 
 class _Walk:
-    """State of a walk: the pending folders, each with the .gitignore rules that apply in it."""
+    """State of a walk."""
 
-    def __init__(self, sandbox: Sandbox, filters: Filters, former: Mapping[str, tuple[Stamp, str | None]]) -> None:
-        self.sandbox, self.filters, self.former = sandbox, filters, former
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        filters: Filters,
+        former: Mapping[str, tuple[Stamp, str | None]],
+        former_listings: Mapping[str, Listing],
+    ) -> None:
+        self.sandbox, self.filters, self.former, self.former_listings = sandbox, filters, former, former_listings
+        self.listings: dict[str, Listing] = {}
         self.refused: dict[str, tuple[Stamp, str]] = {}
-        self.pending: list[tuple[str, tuple[Rules, ...]]] = []
         self.files: dict[str, Stamp] = {}
         self.left_out: Counter[str] = Counter()
         self._seen = 0
 
-    def visit(self, path: str, rules: tuple[Rules, ...]) -> None:
-        """Visit all entries of a folder."""
-        try:
-            with self.sandbox.folder(path) as descriptor:
-                found = entries(descriptor)
-                self._seen += len(found)
-                if self._seen > MOST_ENTRIES:
-                    raise UserError(
-                        f"{str(self.sandbox.root)!r} holds more than {MOST_ENTRIES:,} files; name one repository"
-                    )
-                if path and any(name == ".git" for name, _ in found):
-                    rules = ()  # a submodule or another clone, in which only its own rules count
-                if self.filters.ignored and (".gitignore", "file") in found:
-                    rules = (*rules, *_rules_in(descriptor, path))
-                for name, kind in found:
-                    reason = self._take(descriptor, path, name, kind, rules)
-                    if reason is not None:
-                        self.left_out[reason] += 1
-        except OSError:
-            self.left_out["unreadable"] += 1
+    def visit(self, descriptor: int, path: str, outer: tuple[Rules, ...]) -> None:
+        """Visit an open folder, and all below it.
 
-    def _take(self, descriptor: int, folder: str, name: str, kind: Kind, rules: tuple[Rules, ...]) -> str | None:
-        """Add a file to the index, or a folder to the pending ones; return the reason if the entry is left out."""
+        Args:
+            outer: the .gitignore rules of the folders above.
+
+        Raises:
+            OSError: the folder cannot be listed.
+        """
+        listing = self._list(descriptor, path, outer)
+        self.listings[path] = listing
+        self.left_out.update(listing.left_out)
+        self._seen += listing.entries
+        if self._seen > MOST_ENTRIES:
+            raise UserError(f"{str(self.sandbox.root)!r} holds more than {MOST_ENTRIES:,} files; name one repository")
+        for name in listing.files:
+            self._take(descriptor, joined(path, name), name)
+        for name in listing.folders:
+            try:
+                with self.sandbox.subfolder(descriptor, name) as inner:
+                    self.visit(inner, joined(path, name), listing.rules)
+            except OSError:
+                self.left_out["unreadable"] += 1
+
+    def _list(self, descriptor: int, path: str, outer: tuple[Rules, ...]) -> Listing:
+        """Return the entries of a folder that pass the filters of names."""
+        former = self.former_listings.get(path)
+        version = version_of(descriptor)  # before the folder is read, so that a change meanwhile is noticed next time
+        if former is not None and former.outer == outer and former.version == version is not None:
+            same_rules = former.ignore_file is None or former.ignore_file == _ignore_file(descriptor)
+            if same_rules:
+                return former
+        found = entries(descriptor)
+        rules, ignore_file = outer, None
+        if path and any(name == ".git" for name, _ in found):
+            rules = ()  # a submodule or another clone, in which only its own rules count
+        if self.filters.ignored and (".gitignore", "file") in found:
+            ignore_file = _ignore_file(descriptor)
+            if ignore_file is not None:
+                rules = (*rules, Rules(path, ignore_file.decode("utf-8", "surrogateescape")))
+        kept: dict[Kind, list[str]] = {"file": [], "folder": []}
+        left_out: Counter[str] = Counter()
+        for name, kind in found:
+            reason = self._reason(path, name, kind, rules)
+            if reason is None:
+                kept[kind].append(name)
+            else:
+                left_out[reason] += 1
+        files, folders = tuple(kept["file"]), tuple(kept["folder"])
+        return Listing(version, outer, rules, ignore_file, files, folders, left_out, len(found))
+
+    def _reason(self, folder: str, name: str, kind: Kind, rules: tuple[Rules, ...]) -> str | None:
+        """Return the reason to leave out an entry because of its name or its kind; None to keep it."""
         if kind in ("link", "special"):
             return "a link" if kind == "link" else "a device, pipe or socket"
         path = joined(folder, name)
@@ -189,11 +261,12 @@ class _Walk:
             return reason
         if rules and is_ignored(path + "/" * (kind == "folder"), rules):
             return "ignored by git"
-        if kind == "folder":
-            if path.count("/") >= DEEPEST:
-                return "too deep"
-            self.pending.append((path, rules))
-            return None
+        if kind == "folder" and path.count("/") >= DEEPEST:
+            return "too deep"
+        return None
+
+    def _take(self, descriptor: int, path: str, name: str) -> None:
+        """Add a file to the index, or note why it is left out."""
         try:
             former = self.former.get(path)
             if former is not None and former[0] == (stamp := stamp_in(descriptor, name)):
@@ -202,18 +275,18 @@ class _Walk:
                 head, stamp = read_in(descriptor, name, HEAD)
                 reason = self.filters.of_content(head, stamp.size)
         except OSError:
-            return "unreadable"
+            self.left_out["unreadable"] += 1
+            return
         if reason is None:
             self.files[path] = stamp
         else:
             self.refused[path] = (stamp, reason)
-        return reason
+            self.left_out[reason] += 1
 
 
-def _rules_in(descriptor: int, path: str) -> tuple[Rules, ...]:
-    """Return the rules of a folder's .gitignore; () if the file cannot be read."""
+def _ignore_file(descriptor: int) -> bytes | None:
+    """Return the contents of a folder's .gitignore; None if the file cannot be read."""
     try:
-        data, _ = read_in(descriptor, ".gitignore", gitignore.MOST_BYTES)
+        return read_in(descriptor, ".gitignore", gitignore.MOST_BYTES)[0]
     except OSError:
-        return ()
-    return (Rules(path, data.decode("utf-8", "surrogateescape")),)
+        return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,9 @@ from reflectrl.core.types import UserError
 Kind = Literal["folder", "file", "link", "special"]
 _AT_ONCE = 1 << 20
 """Largest number of bytes for a single call of `os.read`, since the call allocates all its memory in advance."""
+
+SETTLED_NS = 2_000_000_000
+"""Age at which a folder's time of change can be trusted. Some file systems keep times to two seconds."""
 
 
 class Stamp(NamedTuple):
@@ -72,11 +76,28 @@ class Sandbox:
             for name in path.split("/") if path else ():
                 outer, descriptor = descriptor, os.open(name, _folder_flags(), dir_fd=descriptor)
                 os.close(outer)
-            if self._device_and_inode(descriptor)[0] != self._identity[0]:
-                raise OSError(errno.EXDEV, "another file system")
+            self._require_same_device(descriptor)
             yield descriptor
         finally:
             os.close(descriptor)
+
+    @contextmanager
+    def subfolder(self, folder: int, name: str) -> Iterator[int]:
+        """Open a folder in an open one, within the `with` block. A walk needs one system call for it, at any depth.
+
+        Raises:
+            OSError: as for `folder`.
+        """
+        descriptor = os.open(name, _folder_flags(), dir_fd=folder)
+        try:
+            self._require_same_device(descriptor)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _require_same_device(self, descriptor: int) -> None:
+        if self._device_and_inode(descriptor)[0] != self._identity[0]:
+            raise OSError(errno.EXDEV, "another file system")
 
     @staticmethod
     def _device_and_inode(descriptor: int) -> tuple[int, int]:
@@ -112,6 +133,18 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
     if entry.is_dir(follow_symlinks=False):
         return "folder"
     return "file" if entry.is_file(follow_symlinks=False) else "special"
+
+
+def version_of(folder: int) -> tuple[int, int] | None:
+    """Return a value that changes whenever an open folder gets or loses an entry: its inode, and its time of change.
+
+    None if the last change is so recent that another one could have the same time, since clocks of file systems tick
+    a few hundred times a second only.
+    """
+    found = os.fstat(folder)
+    if time.time_ns() - found.st_ctime_ns < SETTLED_NS:
+        return None
+    return found.st_ino, found.st_ctime_ns
 
 
 def read_in(folder: int, name: str, limit: int) -> tuple[bytes, Stamp]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.index import Filters, index
+from reflectrl.wings.autoexplore.index import Listing as FolderListing
 from reflectrl.wings.autoexplore.locate.arrays import digest
 from reflectrl.wings.autoexplore.locate.contents import bytes_to_read, contents
 from reflectrl.wings.autoexplore.locate.corpus import Corpus
@@ -95,6 +96,7 @@ class LiveIndex:
         self._store = Store(self.root, settings, cache_folder() if cached else None)
         self._listing, self._arrays = self._store.load()
         self._texts: dict[tuple[str, bytes], ReadFile] = {}
+        self._folders: dict[str, FolderListing] = {}
         self.left_out: Mapping[str, int] = {}
         """Reason → number of entries that were left out."""
         self.corpus = Corpus([], [], [])
@@ -116,7 +118,7 @@ class LiveIndex:
             path: (entry.stamp, former.reasons[entry.number] if entry.segment < 0 else None)
             for path, entry in former.entries.items()
         }
-        walked = index(sandbox, self._filters, known)
+        walked = index(sandbox, self._filters, known, self._folders)
         if not walked.files:
             left_out = ", ".join(f"{count} ({reason})" for reason, count in walked.left_out.items())
             why = f"left out are {left_out}" if left_out else "it is empty"
