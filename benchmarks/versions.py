@@ -31,7 +31,7 @@ WRITTEN = 24
 # ---- one version: a process that reads the name of a cell, and answers with seconds ---------------------------------
 
 
-def play(size: str, name: str, batch: int) -> Callable[[], Any]:
+def play(size: str, name: str, batch: int, **settings: str) -> Callable[[], Any]:
     """Prepare a repetition of play: two players through `TICKS` steps of `batch` episodes."""
     from benchmarks.workloads import bench_model, workload
 
@@ -45,7 +45,7 @@ def play(size: str, name: str, batch: int) -> Callable[[], Any]:
         Sampling = import_module("reflectrl.types").Sampling
 
     work = workload(name, TICKS)
-    policy, reflector = bench_model(size, work, seed=1), bench_model(size, work, seed=2)
+    policy, reflector = (bench_model(size, work, seed=seed, **settings) for seed in (1, 2))
 
     def repetition() -> None:
         players = Policy(policy, Sampling(1.0), memory=0), Reflector(reflector, WRITTEN, Sampling(1.0), memory=0)
@@ -55,29 +55,31 @@ def play(size: str, name: str, batch: int) -> Callable[[], Any]:
     return repetition
 
 
-def update(size: str, name: str, batch: int) -> Callable[[], Any]:
+def update(size: str, name: str, batch: int, **settings: str) -> Callable[[], Any]:
     """Prepare the gradient of an update over `batch` steps in a row."""
     from benchmarks.update import consecutive, engine_gradients
     from benchmarks.workloads import bench_model, workload
 
-    lm, steps = bench_model(size, workload(name)), consecutive(name, batch)
+    lm, steps = bench_model(size, workload(name), **settings), consecutive(name, batch)
     return lambda: (lm.model.zero_grad(set_to_none=True), engine_gradients(lm, steps))
 
 
-def sft(size: str, name: str, batch: int) -> Callable[[], Any]:
+def sft(size: str, name: str, batch: int, **settings: str) -> Callable[[], Any]:
     """Prepare two optimiser steps over `batch` rows each."""
     from benchmarks.sft import engine_sft, examples_of
     from benchmarks.workloads import bench_model, workload
 
-    lm = bench_model(size, workload(name))
+    lm = bench_model(size, workload(name), **settings)
     examples = examples_of(lm, name, 2 * batch)
     return lambda: engine_sft(lm, examples, batch, 2)
 
 
 PROGRAMS = {"play": play, "update": update, "sft": sft}
+PRECISIONS = {"float32": {}, "bfloat16": {"mixed_precision": "on", "mixed_play": "on"}}
+"""Precision of matrix products → settings of the models."""
 
 
-def serve(clock: str) -> None:
+def serve(clock: str, precision: str) -> None:
     """Answer each line "program size workload batch" with the seconds of a repetition."""
     import torch
     from transformers.utils import logging
@@ -90,7 +92,7 @@ def serve(clock: str) -> None:
         if line not in made:
             made.clear()
             program, size, name, batch = line.split()
-            made[line] = PROGRAMS[program](size, name, int(batch))
+            made[line] = PROGRAMS[program](size, name, int(batch), **PRECISIONS[precision])
             made[line]()
         start = now()
         made[line]()
@@ -103,10 +105,10 @@ def serve(clock: str) -> None:
 class Version:
     """Process that runs the code of a tree."""
 
-    def __init__(self, tree: Path, clock: str) -> None:
+    def __init__(self, tree: Path, clock: str, precision: str) -> None:
         paths = os.pathsep.join([str(tree / "src"), str(tree)])
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", clock],
+            [sys.executable, __file__, "--serve", clock, precision],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree, env=os.environ | {"PYTHONPATH": paths},
         )  # fmt: skip
 
@@ -136,6 +138,8 @@ class Versions:
     """Numbers of episodes, steps or rows at a time."""
     repetitions: int = 5
     """Repetitions of each version, interleaved."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Precision of matrix products: "bfloat16" as on processors that are fast at it."""
     clock: Literal["wall", "cpu"] = "wall"
     """Clock: "wall", or "cpu" for processor time, which suits a machine that does other things meanwhile."""
 
@@ -144,7 +148,7 @@ def main() -> None:
     """Print a line per cell: median seconds of both versions, and the median of the ratios pair by pair."""
     asked = tyro.cli(Versions, description=(__doc__ or "").split("\n\n")[0])
     here = Path(__file__).resolve().parents[1]
-    now, before = Version(here, asked.clock), Version(asked.before.resolve(), asked.clock)
+    now, before = (Version(tree, asked.clock, asked.precision) for tree in (here, asked.before.resolve()))
     print("| program | size | workload | batch | before (s) | now (s) | now / before |\n|---|---|---|---|---|---|---|")
     cells = [
         f"{program} {size} {name} {batch}"
@@ -158,4 +162,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[2]) if "--serve" in sys.argv else main()
+    serve(*sys.argv[2:]) if "--serve" in sys.argv else main()
