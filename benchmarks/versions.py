@@ -31,7 +31,7 @@ WRITTEN = 24
 # ---- one version: a process that reads the name of a cell, and answers with seconds ---------------------------------
 
 
-def play(size: str, name: str, batch: int, **settings: str) -> Callable[[], Any]:
+def play(size: str, name: str, batch: int, **settings: Any) -> Callable[[], Any]:
     """Prepare a repetition of play: two players through `TICKS` steps of `batch` episodes."""
     from benchmarks.workloads import bench_model, workload
 
@@ -55,7 +55,7 @@ def play(size: str, name: str, batch: int, **settings: str) -> Callable[[], Any]
     return repetition
 
 
-def update(size: str, name: str, batch: int, **settings: str) -> Callable[[], Any]:
+def update(size: str, name: str, batch: int, **settings: Any) -> Callable[[], Any]:
     """Prepare the gradient of an update over `batch` steps in a row."""
     from benchmarks.update import consecutive, engine_gradients
     from benchmarks.workloads import bench_model, workload
@@ -64,7 +64,7 @@ def update(size: str, name: str, batch: int, **settings: str) -> Callable[[], An
     return lambda: (lm.model.zero_grad(set_to_none=True), engine_gradients(lm, steps))
 
 
-def sft(size: str, name: str, batch: int, **settings: str) -> Callable[[], Any]:
+def sft(size: str, name: str, batch: int, **settings: Any) -> Callable[[], Any]:
     """Prepare two optimiser steps over `batch` rows each."""
     from benchmarks.sft import engine_sft, examples_of
     from benchmarks.workloads import bench_model, workload
@@ -75,7 +75,7 @@ def sft(size: str, name: str, batch: int, **settings: str) -> Callable[[], Any]:
 
 
 PROGRAMS = {"play": play, "update": update, "sft": sft}
-PRECISIONS = {"float32": {}, "bfloat16": {"mixed_precision": "on", "mixed_play": "on"}}
+PRECISIONS: dict[str, dict[str, str]] = {"float32": {}, "bfloat16": {"mixed_precision": "on", "mixed_play": "on"}}
 """Precision of matrix products → settings of the models."""
 
 
