@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,20 @@ def test_a_command_sees_no_other_file_of_the_user(root: Path, tmp_path: Path) ->
 def test_a_program_that_is_not_there_is_named(root: Path) -> None:
     with pytest.raises(UserError, match="no program 'absent'"):
         Session(root, LIMITS).do({"do": "run", "command": ["absent"]})
+
+
+@contained
+def test_programs_beside_this_python_are_there_even_below_the_containers_own_tmp(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as prefix:
+        program = Path(prefix) / "bin" / "hello"
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\necho hello\n", encoding="utf-8")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "prefix", prefix)
+        ran = Session(root, LIMITS).do({"do": "run", "command": ["hello"]})
+    assert (ran["status"], ran["output"]) == (0, "hello\n")
 
 
 @contained

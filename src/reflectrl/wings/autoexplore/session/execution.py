@@ -133,9 +133,11 @@ def _container(program: str, copy: Path) -> list[str]:
     python = {str(Path(prefix)) for prefix in (sys.prefix, sys.base_prefix)}
     shared = [*(path for path in SYSTEM if Path(path).exists()), *sorted(python)]
     options = [program, "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]
+    # In this order, since a later mount covers an earlier one, and this Python may lie below /tmp.
+    options += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
     for path in shared:
         options += ["--ro-bind", path, path]
-    options += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", str(copy), WORK, "--chdir", WORK]
+    options += ["--bind", str(copy), WORK, "--chdir", WORK]
     path = os.pathsep.join([str(Path(sys.prefix) / "bin"), "/usr/local/bin", "/usr/bin", "/bin"])
     for name, value in {"PATH": path, "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}.items():
         options += ["--setenv", name, value]
