@@ -97,6 +97,9 @@ class LiveIndex:
         self._listing, self._arrays = self._store.load()
         self._texts: dict[tuple[str, bytes], ReadFile] = {}
         self._folders: dict[str, FolderListing] = {}
+        self._stamps_of: Listing | None = None
+        self._known: dict[str, tuple[Stamp, str | None]] = {}
+        self._remarks: dict[int, list[str]] = {}
         self.left_out: Mapping[str, int] = {}
         """Reason → number of entries that were left out."""
         self.corpus = Corpus([], [], [])
@@ -114,11 +117,7 @@ class LiveIndex:
         if sandbox.root != self.root:
             raise UserError(f"{str(self.root)!r} is a link to another folder now")
         former = self._listing
-        known = {
-            path: (entry.stamp, former.reasons[entry.number] if entry.segment < 0 else None)
-            for path, entry in former.entries.items()
-        }
-        walked = index(sandbox, self._filters, known, self._folders)
+        walked = index(sandbox, self._filters, self._stamps(), self._folders)
         if not walked.files:
             left_out = ", ".join(f"{count} ({reason})" for reason, count in walked.left_out.items())
             why = f"left out are {left_out}" if left_out else "it is empty"
@@ -135,6 +134,15 @@ class LiveIndex:
         gone = len(kept) + len(refused) < len(former.entries)
         if changed or gone or not len(self.corpus) or len(walked.files) != len(self.corpus):
             self._update(kept, changed, refused, save=bool(changed or gone))
+
+    def _stamps(self) -> Mapping[str, tuple[Stamp, str | None]]:
+        """Return path → stamp, and the reason for leaving the file out. It is made once per list."""
+        if self._stamps_of is not self._listing:
+            self._stamps_of, self._known = self._listing, {}
+            for path, entry in self._listing.entries.items():
+                reason = self._listing.reasons[entry.number] if entry.segment < 0 else None
+                self._known[path] = entry.stamp, reason
+        return self._known
 
     def _update(
         self, unchanged: dict[str, Entry], changed: list[str], refused: Mapping[str, tuple[Stamp, str]], save: bool
@@ -189,6 +197,7 @@ class LiveIndex:
             entry = self._listing.entries[path]
             numbers[entry.segment][entry.number] = number
         self.corpus = Corpus(paths, [Segment(each) for each in arrays], numbers)
+        self._remarks = {}
 
     def read(self, path: str) -> ReadFile | None:
         """Return the text of a file with its passages; None if it cannot be read or has changed."""
@@ -210,12 +219,14 @@ class LiveIndex:
 
     def remarks(self, bit: int) -> list[str]:
         """Return the files with a remark: `CUT`, `UNDECODABLE` or `UNREADABLE`."""
-        return [
-            path
-            for path, entry in self._listing.entries.items()
-            if entry.segment >= 0
-            and int(self._arrays[self._listing.segments[entry.segment]]["remarks"][entry.number]) & bit
-        ]
+        if bit not in self._remarks:
+            remarks = [self._arrays[name]["remarks"] for name in self._listing.segments]
+            self._remarks[bit] = [
+                path
+                for path, entry in self._listing.entries.items()
+                if entry.segment >= 0 and remarks[entry.segment][entry.number] & bit
+            ]
+        return self._remarks[bit]
 
 
 def _moved(entry: Entry, renumbered: Mapping[int, int]) -> Entry:
