@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +98,13 @@ def lower_baseline(paths: list[Path], baseline: dict[str, int]) -> None:
     BASELINE.write_text(json.dumps(kept_lines, indent=1) + "\n", encoding="utf-8")
 
 
+def conflict_markers() -> list[str]:
+    """Return the lines at which a merge left its markers, in any tracked file."""
+    pattern = r"^(<{7}|>{7}|={7}$)"
+    found = subprocess.run(["git", "grep", "-nE", pattern], cwd=ROOT, capture_output=True, text=True, check=False)
+    return [f"{line}: left by a merge" for line in found.stdout.splitlines()]
+
+
 def main(arguments: list[str]) -> int:
     """Print all findings; return the exit code."""
     baseline: dict[str, int] = json.loads(BASELINE.read_text(encoding="utf-8"))
@@ -106,6 +114,7 @@ def main(arguments: list[str]) -> int:
         return 0
     paths = [Path(name).resolve() for name in arguments] or everything
     lines = [line for path in paths for line in findings(path)]
+    lines += conflict_markers()
     for path in paths:
         lines += new_vague_names(path, baseline.get(str(path.relative_to(ROOT)), 0))
     print("\n".join(lines) if lines else f"{len(paths)} files: no findings")

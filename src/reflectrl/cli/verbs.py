@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from reflectrl.cli.completion import Completion
 from reflectrl.cli.projects import recipes
 from reflectrl.cli.run import RUNS, run_verb, summary
 from reflectrl.core.config.reference import listed
@@ -39,7 +40,7 @@ class List:
                 print(f"  {name:22} {words}".rstrip())
 
 
-OWN: dict[str, type] = {"list": List}
+OWN: dict[str, type] = {"list": List, "completion": Completion}
 """Verbs of the core, in addition to the verbs of a run."""
 
 
@@ -49,6 +50,7 @@ PURPOSES = {
     "see what came of it": ("watch", "compare", "play", "bench"),
     "use an agent": ("serve", "export-agent", "export-browser", "locate", "session", "mcp"),
     "bring data and models": ("import-episodes", "data", "list"),
+    "have words completed in your shell": ("completion",),
 }
 """Purposes of users, with the verbs that serve them."""
 
