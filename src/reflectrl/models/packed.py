@@ -24,8 +24,8 @@ from reflectrl.models.forward import Walk, head_logits, hidden_states, walk_of
 from reflectrl.models.generation import END, Draft, DraftModel
 from reflectrl.models.options import option_logits
 from reflectrl.models.plain import own_logits
-from reflectrl.models.rounding import compiles_by_shape, rounded
-from reflectrl.models.sharing import LEAST, REUSE, Block, Ids, KVCache, Packing, apart, pack, portions, remainders
+from reflectrl.models.rounding import compiles_by_shape, rounded, without_spare
+from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, apart, pack, portions, remainders
 from reflectrl.models.text_scoring import text_logits
 
 if TYPE_CHECKING:
@@ -85,23 +85,24 @@ class PackedBackend:
         if self.lm.adapter is not None:
             self.lm.activate()
         blocks, at_W = packing.blocks, None if at == "all" else np.asarray(at)
+        attend = self._attention(blocks, caches)
         # Each wanted token is computed once, in ascending order, however often and in whatever order it is asked for.
         ascending, order = np.array([], dtype=int), np.array([], dtype=int)
         if at_W is not None:
             ascending, order = np.unique(at_W, return_inverse=True)
         count = sum(len(block.ids) for block in blocks)
-        if caches is None and compiles_by_shape(self.device):
-            # Both numbers of rows are rounded up by tokens that nothing looks at.
-            spare = rounded(len(ascending)) - len(ascending)
-            spare_ids = (0,) * (rounded(count + spare) - count)
-            blocks = [*blocks, *(Block(spare_ids[i : i + LEAST]) for i in range(0, len(spare_ids), LEAST))]
-            ascending = np.concatenate([ascending, count + np.arange(spare)])
         ids = np.concatenate([block.ids for block in blocks])
         # Branches of a trie are alternatives: tokens of equal depth have the same position in the text.
         depths = [range(len(block.ids)) if block.trie is None else block.trie.depths for block in blocks]
         positions = np.concatenate([block.start + np.asarray(of) for block, of in zip(blocks, depths, strict=True)])
+        if caches is None and compiles_by_shape(self.device):
+            # Both numbers of rows are rounded up by tokens that nothing looks at, and that attention leaves out.
+            attend = without_spare(attend, count, len(ascending))
+            spare = rounded(len(ascending)) - len(ascending)
+            ascending = np.concatenate([ascending, count + np.arange(spare)])
+            spare_ids = np.zeros(rounded(count + spare) - count, dtype=ids.dtype)
+            ids, positions = np.concatenate([ids, spare_ids]), np.concatenate([positions, spare_ids])
         ids_N, positions_N, wanted_W, order_M = to_device(self.device, ids, positions, ascending, order)
-        attend = self._attention(blocks, caches)
         wanted = None if at_W is None else wanted_W
         with torch.set_grad_enabled(torch.is_grad_enabled() and caches is None):
             hidden_WD = hidden_states(self.core, ids_N, positions_N, attend, wanted, self.walk)

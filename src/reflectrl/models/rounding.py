@@ -8,7 +8,14 @@ on average, and made a step of SFT on prompts of varying length 1.2 to 1.4 times
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
+from torch import Tensor
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from reflectrl.models.attention import Attend
 
 STEPS = 16
 """Number of sizes between a power of two and the next."""
@@ -25,3 +32,24 @@ def rounded(size: int) -> int:
         return size
     step = 2 ** (size.bit_length() - 1) // STEPS
     return -(-size // step) * step
+
+
+def without_spare(attend: Attend, count: int, wanted_count: int) -> Attend:
+    """Return attention for a pass with spare tokens at its end. They see nothing and are not seen; their result is 0.
+
+    Args:
+        attend: attention over the other tokens.
+        count: number of the other tokens.
+        wanted_count: number of the other tokens among the wanted ones.
+    """
+
+    def attention(
+        layer: int, query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0, wanted: Tensor | None = None
+    ) -> Tensor:
+        rows = count
+        if wanted is not None:
+            rows, wanted = wanted_count, wanted[:wanted_count]
+        result = attend(layer, query[:rows], key[:count], value[:count], dropout, wanted)
+        return functional.pad(result, (0, 0, 0, len(query) - rows))
+
+    return attention
