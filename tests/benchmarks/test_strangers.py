@@ -9,6 +9,7 @@ from benchmarks.strangers.bench import record, table, write_project
 from reflectrl.core.config import read_recipe
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.episodes import read_episodes
+from reflectrl.learn.own_wins import find_wins
 from reflectrl.tools.workbench.check import check_text_env
 
 pytest.importorskip("minigrid")
@@ -45,3 +46,10 @@ def test_the_table_has_a_row_per_stranger_and_arm() -> None:
     line = {"name": "dice", "seed": 0, "cpu_seconds": 9.0, "best": 0.77, "success": {"random": 0.1, "rl-only": 0.7}}
     rows = table([line, {**line, "seed": 1, "success": {"random": 0.1, "rl-only": 0.75}}]).splitlines()
     assert rows[-1] == "| dice | chance | 77 % | rl-only | 70.0, 75.0 | 9, 9 |"
+
+
+def test_wins_are_found_where_an_early_mistake_cannot_be_mended() -> None:
+    """Thousands of bowls with the wrong flour lead nowhere; a search has to begin before them often enough."""
+    tasks = make("bakery").tasks("train")[:3]
+    found = [episode for episode, _ in find_wins(lambda: make("bakery"), tasks, 200_000, seed=0)]
+    assert sum(episode is not None for episode in found) >= 2

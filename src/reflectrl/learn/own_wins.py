@@ -49,7 +49,7 @@ class Search:
 
     def __init__(self, env: TextEnv, task: Task, seed: int) -> None:
         self.env, self.task, self.seed, self.steps = env, task, seed, 0
-        self.points: dict[str, Point] = {}
+        self.points = {"": Point((), 0.0)}
         self.rng = np.random.default_rng(named_seed(seed, "search"))
 
     def find(self, most_steps: int) -> tuple[str, ...] | None:
@@ -62,10 +62,19 @@ class Search:
         return None
 
     def _choose(self) -> Point:
-        """Draw a point: seldom visited ones and those that have earned more are drawn more often."""
-        if not self.points:
-            return Point((), 0.0)
-        points = list(self.points.values())
+        """Draw a point: seldom visited ones and those that have earned more are drawn more often.
+
+        A quarter of the searches begin at the start, and for another quarter the number of actions is drawn first.
+        Otherwise a world in which early mistakes cannot be mended fills with points that lead nowhere, and hardly any
+        search begins before the mistakes.
+        """
+        points, kind = list(self.points.values()), self.rng.random()
+        if kind < 0.25:
+            return points[0]
+        if kind < 0.5:
+            depths = sorted({len(point.actions) for point in points})
+            depth = depths[int(self.rng.integers(len(depths)))]
+            points = [point for point in points if len(point.actions) == depth]
         earned = np.array([point.earned for point in points])
         spread = float(earned.max() - earned.min()) or 1.0
         weights = np.exp(2 * (earned - earned.max()) / spread)
