@@ -1,8 +1,9 @@
 """Strangers: small environments of different kinds, for which no setting of the package was made by hand.
 
 Each file is a project as `reflectrl init` begins it: one class, whose default arguments are the environment, and a
-function `best` that plays it as well as anybody here can. The first eight were looked at while the learner was
-developed; the last four were played only at the end.
+function `best` that plays it as well as anybody here can. The first twelve were looked at while the learner was
+developed: eight from the beginning, four after they had shown what was wrong with it. The last four, whose author had
+not seen the learner, were played only at the end.
 """
 
 from __future__ import annotations
@@ -37,10 +38,14 @@ STRANGERS = {
     "dice": Stranger("chance", "Dice"),
     "cliff": Stranger("gymnasium's CliffWalking", "Cliff"),
     "doorkey": Stranger("MiniGrid in words, one reward", "Doorkey"),
-    "market": Stranger("actions whose texts vary", "Market", held_out=True),
-    "bakery": Stranger("two stages", "Bakery", held_out=True),
-    "lake": Stranger("a game of TextArena", "Lake", held_out=True),
-    "castle": Stranger("keys and doors by walking", "Castle", held_out=True),
+    "market": Stranger("actions whose texts vary", "Market"),
+    "bakery": Stranger("two stages", "Bakery"),
+    "lake": Stranger("a game of TextArena", "Lake"),
+    "castle": Stranger("keys and doors by walking", "Castle"),
+    "ferry": Stranger("a planning puzzle", "Ferry", held_out=True),
+    "detective": Stranger("deduction by elimination", "Detective", held_out=True),
+    "pantry": Stranger("stock control with a delay", "Pantry", held_out=True),
+    "mailroom": Stranger("rules stated in the text", "Mailroom", held_out=True),
 }
 
 
