@@ -34,18 +34,18 @@ class Detective(TextEnv):
             worn = [looks[i] for i in rng.choice(len(looks), size=len(NAMES), replace=False)]
             thief = int(rng.integers(len(NAMES)))
             denied = {}
-            for thing, own in zip(WORN, worn[thief], strict=True):
-                others = [value for value in WORN[thing] if value != own]
-                denied[thing] = [others[i] for i in rng.permutation(len(others))]
+            for garment, own in zip(WORN, worn[thief], strict=True):
+                others = [value for value in WORN[garment] if value != own]
+                denied[garment] = [others[i] for i in rng.permutation(len(others))]
             self.cases.append((worn, thief, denied))
         self.solved, self.clues = 0, []
 
     def apply(self, action):
         _, thief, denied = self.cases[self.solved]
         if action.startswith("ask"):
-            thing = action.removeprefix("ask about ")
-            asked = sum(known == thing for known, _ in self.clues)
-            self.clues.append((thing, denied[thing][asked]))
+            garment = action.removeprefix("ask about ")
+            asked = sum(known == garment for known, _ in self.clues)
+            self.clues.append((garment, denied[garment][asked]))
             return Outcome(-0.02)
         if action != f"accuse {NAMES[thief]}":
             return Outcome(-0.5, terminated=True)
@@ -59,21 +59,25 @@ class Detective(TextEnv):
             return "Both thieves are in prison.\n"
         lines = [f"Case {self.solved + 1} of {CASES}. One of six is the thief."]
         for name, looks in zip(NAMES, self.cases[self.solved][0], strict=True):
-            lines.append(f"{name}: " + ", ".join(f"{look} {thing}" for look, thing in zip(looks, WORN, strict=True)))
-        heard = [f"The thief had no {value} {thing}." for thing, value in self.clues]
+            lines.append(
+                f"{name}: " + ", ".join(f"{look} {garment}" for look, garment in zip(looks, WORN, strict=True))
+            )
+        heard = [f"The thief had no {value} {garment}." for garment, value in self.clues]
         return "\n".join([*lines, "Witnesses: " + (" ".join(heard) or "not asked yet.")]) + "\n"
 
     def legal_actions(self):
         if self.solved == CASES:
             return []
-        left = [thing for thing, values in WORN.items() if sum(t == thing for t, _ in self.clues) < len(values) - 1]
-        return [*(f"ask about {thing}" for thing in left), *(f"accuse {name}" for name in NAMES)]
+        left = [
+            garment for garment, values in WORN.items() if sum(t == garment for t, _ in self.clues) < len(values) - 1
+        ]
+        return [*(f"ask about {garment}" for garment in left), *(f"accuse {name}" for name in NAMES)]
 
 
 def best(env):
     """Accuse the only suspect left; until then, ask about what differs most among those who are left."""
     suspects = [dict(zip(WORN, looks, strict=True)) for looks in env.cases[env.solved][0]]
-    left = [i for i, worn in enumerate(suspects) if all(worn[thing] != value for thing, value in env.clues)]
+    left = [i for i, worn in enumerate(suspects) if all(worn[garment] != value for garment, value in env.clues)]
     if len(left) == 1:
         return f"accuse {NAMES[left[0]]}"
-    return f"ask about {max(WORN, key=lambda thing: len({suspects[i][thing] for i in left}))}"
+    return f"ask about {max(WORN, key=lambda garment: len({suspects[i][garment] for i in left}))}"

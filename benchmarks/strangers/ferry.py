@@ -92,7 +92,7 @@ def plan(west, boat, side, feuds, names=None):
 
 
 def best(env):
-    """Board whoever is on the next crossing of a shortest plan, then cross."""
+    """Board the animals of the next crossing of a shortest plan, then cross."""
     load = plan(env.west, env.boat, env.side, env.feuds, env.names)
     if load is None:
         return "empty boat"
