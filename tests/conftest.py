@@ -59,9 +59,12 @@ sys.addaudithook(_refuse_other_machines)  # cannot be taken back: it holds for t
 
 
 @pytest.fixture(autouse=True)
-def _own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test trusts is remembered for that test only, not among the settings of whoever runs it."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("settings")))
+def _own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test trusts is remembered for that test only, not among the settings of whoever runs it.
+
+    pytest's own `mktemp` reads all folders of the session to number a new one: milliseconds, for thousands of tests.
+    """
+    monkeypatch.setenv("XDG_CONFIG_HOME", tempfile.mkdtemp(dir=_SETTINGS.name))
 
 
 def pytest_collection_finish() -> None:

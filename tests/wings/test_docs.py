@@ -58,6 +58,10 @@ VALUES = shlex.split("--values.critic_steps 2 --values.critic_batch 4 --values.a
 SMALL = {
     "run taxi": TINY,
     "run taxi-demo": TINY,
+    "run taxi-demo --arms sft,distilled-sft,reflect-rl,distilled": [
+        *TINY,
+        *shlex.split("--sft.policy-steps 1 --distill.steps 2 --distill.episodes 1 --distill.eval_episodes 2"),
+    ],
     "run taxi-paper": [*TINY, "--arms", "no-reflection", "--eval.repeats", "1"],
     "data sft": [],
     "run portals": [*TINY, "--env.train", "8", "--env.validation", "4", "--env.test", "4"],

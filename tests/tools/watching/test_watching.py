@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.forks import Forks
 from reflectrl import runs as pipeline
 from reflectrl.cli import main
 from reflectrl.core.digests import unseal
@@ -170,13 +169,13 @@ class TestTrackers:
         pipeline.run(recipe, tmp_path / "run")
         assert [step for step, _ in self.events(tmp_path / "run")] == [0, 1, 2]
 
-    def test_none_is_imported_unless_it_is_named(self, recipe_file: Path, tmp_path: Path) -> None:
+    def test_none_is_imported_unless_it_is_named(self, forks: Forks, recipe_file: Path, tmp_path: Path) -> None:
         program = (
             "import sys; from reflectrl.cli import main; code = main(sys.argv[1:]);"
             "print([name for name in ('tensorboard', 'mlflow', 'wandb', 'trackio') if name in sys.modules], code)"
         )
         words = ["run", str(recipe_file), "--folder", str(tmp_path / "run"), "--arms", "reflect-rl"]
-        done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=300)
+        done = forks.run(["-c", program, *words], tmp_path, timeout=300)
         assert done.stdout.splitlines()[-1] == "[] 0", done.stderr
 
     def test_one_that_is_not_installed_is_said_before_anything_is_made(
@@ -195,13 +194,15 @@ class TestWatch:
         said = capsys.readouterr().out
         assert "teach 2 of 2" in said and "complete" in said and "rl reflect-rl (seed 0)" in said
 
-    def test_a_run_that_another_process_makes_is_followed_to_its_end(self, recipe_file: Path, tmp_path: Path) -> None:
-        words = [sys.executable, "-m", "reflectrl", "run", str(recipe_file), "--folder", str(tmp_path / "run")]
-        with subprocess.Popen([*words, "--rl.updates", "12"], stdout=subprocess.DEVNULL) as running:
-            until(lambda: (tmp_path / "run/recipe.toml").is_file())
-            watch = [sys.executable, "-m", "reflectrl", "watch", str(tmp_path / "run"), "--every", "0.1"]
-            seen = subprocess.run(watch, capture_output=True, text=True, timeout=300)
-            assert running.wait(timeout=300) == 0
+    def test_a_run_that_another_process_makes_is_followed_to_its_end(
+        self, forks: Forks, recipe_file: Path, tmp_path: Path
+    ) -> None:
+        words = ["-m", "reflectrl", "run", str(recipe_file), "--folder", str(tmp_path / "run")]
+        running = forks.start([*words, "--rl.updates", "12"], tmp_path)
+        until(lambda: (tmp_path / "run/recipe.toml").is_file())
+        watch = ["-m", "reflectrl", "watch", str(tmp_path / "run"), "--every", "0.1"]
+        seen = forks.run(watch, tmp_path, timeout=300)
+        assert running.wait(timeout=300) == 0
         assert seen.returncode == 0 and "eval 3 of 3" in seen.stdout, seen.stderr
 
     def test_ctrl_c_ends_the_watching_without_a_word(

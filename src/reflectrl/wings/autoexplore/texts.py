@@ -28,7 +28,9 @@ class Unreadable:
 
 def printable(text: str) -> str:
     """Return a text as one line, without control characters, bidirectional marks, and repeated spaces."""
-    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    if not text.isprintable():  # rare, and a loop over all characters is slow
+        text = "".join(character if character.isprintable() else " " for character in text)
+    return " ".join(text.split())
 
 
 class TextCache:

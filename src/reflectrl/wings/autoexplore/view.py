@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 from reflectrl.wings.autoexplore.names import Folder, joined
 from reflectrl.wings.autoexplore.repository import Repository
@@ -43,8 +44,8 @@ def cut_line(line: str, most: int) -> str:
     """Cut a line to `most` tokens, and mark the cut."""
     if len(line) <= most:  # a token has at least one character
         return line
-    tokens = list(_TOKEN.finditer(line))
-    return line if len(tokens) <= most else f"{line[: tokens[most].start()]}{CUT}"
+    beyond = next(islice(_TOKEN.finditer(line), most, None), None)  # no further: a line may be very long
+    return line if beyond is None else f"{line[: beyond.start()]}{CUT}"
 
 
 def count_tokens(text: str) -> int:

@@ -94,19 +94,21 @@ class View:
         """Record what is visible now."""
         grid, visible = self.world.gen_obs_grid()
         middle, last = grid.width // 2, grid.height - 1
+        x, y = map(int, self.world.agent_pos)
+        dx, dy = map(int, self.world.dir_vec)  # numbers, once a look: minigrid makes new arrays at each reading
         self._visible: set[tuple[int, int]] = set()
         walls = []
-        for column, row in zip(*visible.nonzero(), strict=True):
-            place = (last - int(row), int(column) - middle)
-            cell = grid.get(int(column), int(row)) if place != (0, 0) else None
+        for column, row in zip(*(indices.tolist() for indices in visible.nonzero()), strict=True):
+            ahead, aside = place = (last - row, column - middle)
+            cell = grid.get(column, row) if place != (0, 0) else None
             if cell is not None and cell.type == "wall":
                 walls.append(place)
                 cell = None
-            self._take_in(self._position(place), cell)
-        ahead = [place for place in walls if place[1] == 0]
+            self._take_in((x + ahead * dx - aside * dy, y + ahead * dy + aside * dx), cell)
+        front = [place for place in walls if place[1] == 0]
         left = [place for place in walls if place[0] == 0 and place[1] < 0]
         right = [place for place in walls if place[0] == 0 and place[1] > 0]
-        self.walls = [min(ray, key=_distance) for ray in (ahead, left, right) if ray]
+        self.walls = [min(ray, key=_distance) for ray in (front, left, right) if ray]
 
     def things(self) -> list[Thing]:
         """Return the things whose places are known, nearest first."""
@@ -156,11 +158,6 @@ class View:
             yield f"{where}: {self.beside(place) or 'free'}."
         if held := self.carried():
             yield f"You carry {held}."
-
-    def _position(self, place: Place) -> tuple[int, int]:
-        """Convert a place to coordinates of the world."""
-        at = self.world.agent_pos + place[0] * self.world.dir_vec + place[1] * self.world.right_vec
-        return int(at[0]), int(at[1])
 
     def _take_in(self, position: tuple[int, int], cell: Any) -> None:
         self._visible.add(position)
