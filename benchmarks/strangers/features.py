@@ -13,7 +13,7 @@ Slot = tuple[str, int, int]
 
 
 def words_of(observation: Observation) -> Iterator[tuple[Slot, str]]:
-    """Yield the words of an observation with their slots: those of history, state and listed actions.
+    """Yield the words of an observation with their slots, in history, state and listed actions.
 
     Lines are counted within a part, so that a history that grows does not move the lines of the state.
     """
