@@ -65,10 +65,10 @@ def record(name: str, path: Path, count: int) -> None:
     unfinished.rename(path)
 
 
-def play_best(name: str) -> float:
-    """Return the success of the best known player on the test tasks."""
+def play_best(name: str, split: str = "test") -> float:
+    """Return the success of the best known player on the tasks of a split."""
     env, best, won = make(name), module_of(name).best, 0
-    tasks = env.tasks("test")
+    tasks = env.tasks(split)
     for number, task in enumerate(tasks):
         _, info = env.reset(seed=number, options={"task": task})
         while not env.done:

@@ -206,6 +206,8 @@ def find_recipe(word: str) -> Path:
     if word not in known and project is not None:
         return project
     if word not in known:
+        if (path / "recipe.toml").is_file() and (path / "state.json").is_file():
+            raise UserError(f"{word} is a run folder; give its recipe, {path / 'recipe.toml'}, and --folder {word}")
         near = suggestion(word, [*known, *projects()])
         raise UserError(f"unknown recipe {word!r}{near}; give a name, the path of a TOML file, or a project's folder")
     return known[word]

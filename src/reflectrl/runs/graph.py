@@ -111,7 +111,8 @@ def show_arms(context: Context) -> None:
     screen = console(120)
     show_results(screen, context.run.path, select_arms(context.recipe.arms, context.recipe))
     for line in coach_lines(context.recipe, context.run):
-        screen.print(line, soft_wrap=True, markup=False)
+        # A terminal would break a long line within a word; in a file it stays one line.
+        screen.print(line, soft_wrap=not screen.is_terminal, markup=False, highlight=False)
     show_episode(screen, context.run, context.recipe)
 
 

@@ -226,7 +226,7 @@ def own_wins(build: Build) -> None:
     tasks = evenly(make_env().tasks("train"), recipe.rl.own_wins)
     sample = list(chain.from_iterable(random_play(tasks, make_env, build.seed, 16, 2000)))
     chance = signal_of(sample).won / len(sample)
-    wins, steps, reason = list[Episode](), 0, ""
+    wins, number, steps, reason = list[Episode](), 0, 0, ""
     if luck_decides(make_env, tasks):
         reason = "luck decides what actions do, so nothing is searched"
     elif chance >= 0.5:
@@ -238,6 +238,9 @@ def own_wins(build: Build) -> None:
             if episode is not None:
                 wins.append(episode)
             build.tick(number, len(tasks), f"chance wins {chance:.0%}; {len(wins)} wins found in {steps:,} steps")
+        if number < len(tasks):  # its steps were spent before all tasks had their turn
+            note = f"chance wins {chance:.0%}; {len(wins)} of {number} tasks won in {steps:,} steps, then it ended"
+            build.tick(number, number, note)
     if reason:
         build.tick(1, 1, reason)
     held_out = trained = wins

@@ -78,15 +78,17 @@ def metrics_log(build: Build, last: int) -> Iterator[Log]:
     shared = {"kind": "rl", "seed": build.seed, "arm": build.name}
     timings = build.context.run.timings
     with MetricsFile(build.metrics, build.learner, shared) as log, timings.open("a") as times:
-        spent = time.perf_counter()
+        spent, busy = time.perf_counter(), time.process_time()
 
         def note(metrics: dict[str, Any]) -> Verdict:
-            nonlocal spent
+            nonlocal spent, busy
             verdict = log.write(metrics)
             success = metrics.get("eval_success")
             if success is not None:  # how long it took since the last time: the report draws success over minutes
                 since, spent = spent, time.perf_counter()
                 line = {**shared, "step": metrics["step"], "seconds": round(spent - since, 3)}
+                since, busy = busy, time.process_time()
+                line["cpu_seconds"] = round(busy - since, 3)
                 print(json.dumps(line), file=times, flush=True)
             done, of, limit = metrics["step"], last, build.recipe.rl.minutes
             if limit and "minutes" in metrics:

@@ -26,10 +26,14 @@ from reflectrl.runs.progress import duration
 from reflectrl.runs.state import State
 
 BARS = "▁▂▃▄▅▆▇█"
-POINTS = 24
+POINTS = 16
 """Largest number of bars of a curve."""
 SHOWN = {"entropy": "entropy", "kl": "kl", "approx_kl": "moved", "clip_fraction": "clipped", "loss": "loss"}
 """Metrics with columns of their own, and the headings of these columns."""
+HEADINGS = ("artifact", "state", "step", "left", "validation", "", *SHOWN.values(), "steps/s")
+"""Headings of all columns. "validation" has the curve of success or loss, the column after it the latest value."""
+NEEDED = 4
+"""Number of columns that stay even where they do not fit."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +55,12 @@ class Watch:
             raise UserError(f"--every must be above 0, not {self.every:g}")
         out = console(160)
         if self.once:
-            out.print(table(self.run))
+            out.print(table(self.run, out.width))
             return
-        with suppress(KeyboardInterrupt), Live(table(self.run), console=out, auto_refresh=False) as live:
+        with suppress(KeyboardInterrupt), Live(table(self.run, out.width), console=out, auto_refresh=False) as live:
             while not is_complete(self.run):
                 time.sleep(self.every)
-                live.update(table(self.run), refresh=True)
+                live.update(table(self.run, out.width), refresh=True)
 
 
 def is_complete(folder: Path) -> bool:
@@ -64,8 +68,11 @@ def is_complete(folder: Path) -> bool:
     return STAGES[-1] in State.read(folder).complete
 
 
-def table(folder: Path) -> Table:
+def table(folder: Path, width: int) -> Table:
     """Return a line per training of a run, and per artifact that is being made. The others are only counted.
+
+    Args:
+        width: number of characters of a line.
 
     Raises:
         UserError: the folder is not a run folder.
@@ -79,10 +86,7 @@ def table(folder: Path) -> Table:
     for stage in STAGES:
         counts.append(counted(stage, [state for key, state in says.items() if graph[key].stage == stage]))
     title = f"{recipe.name}: {', '.join(filter(None, counts))}; {condition(folder)}"
-    shown = Table(title=title, title_justify="left")
-    headings = ("artifact", "state", "step", "left", "success or loss on validation", "", *SHOWN.values(), "steps/s")
-    for heading in headings:
-        shown.add_column(heading, no_wrap=True, justify="left" if heading in ("artifact", "state") else "right")
+    rows, alarms = list[list[str]](), list[str]()
     timings = lines(folder / "timings.jsonl")
     for key, known in says.items():
         artifact = graph[key]
@@ -91,11 +95,30 @@ def table(folder: Path) -> Table:
         name = Path(artifact.training).stem if artifact.training else ""
         logged = lines(folder / "metrics" / f"seed{artifact.seed}-{name}.jsonl") if name else []
         last = steps_of(recipe, artifact)
-        left = time_left(logged, timings, last) if known == "begun" and is_running(folder) else ""
-        shown.add_row(key, known, *cells(logged, speed(logged, timings), last, left))
-        alarms = [line for line in logged if "alarm" in line]
-        if alarms:
-            shown.add_row("", f"alarm at step {alarms[-1]['step']}: {alarms[-1]['alarm']}")
+        left = ""
+        if known == "begun" and is_running(folder):
+            left = time_left(logged, timings, last)
+            if artifact.kind == "rl" and recipe.rl.minutes and logged:
+                left = duration(60 * max(0.0, recipe.rl.minutes - logged[-1].get("minutes", 0.0)))
+        rows.append([key, known, *cells(logged, speed(logged, timings), last, left)])
+        raised = [line for line in logged if "alarm" in line]
+        if raised:
+            alarms.append(f"{key}: alarm at step {raised[-1]['step']}: {raised[-1]['alarm']}")
+    return fitting(title, rows, alarms, width)
+
+
+def fitting(title: str, rows: Sequence[Sequence[str]], alarms: Sequence[str], width: int) -> Table:
+    """Return the table without empty columns, and without the last ones that the width has no room for."""
+    padded = [[*row, *[""] * (len(HEADINGS) - len(row))] for row in rows]
+    columns = [i for i in range(len(HEADINGS)) if i < 2 or any(row[i] for row in padded)]
+    widest = {i: max(map(len, (HEADINGS[i], *(row[i] for row in padded)))) for i in columns}
+    while len(columns) > NEEDED and sum(widest[i] + 3 for i in columns) + 1 > width:
+        columns.pop()
+    shown = Table(title=title, title_justify="left", caption="\n".join(alarms), caption_justify="left")
+    for i in columns:
+        shown.add_column(HEADINGS[i], no_wrap=True, justify="left" if i < 2 else "right")
+    for row in padded:
+        shown.add_row(*(row[i] for i in columns))
     return shown
 
 
@@ -116,10 +139,10 @@ def is_running(folder: Path) -> bool:
 
 
 def steps_of(recipe: Recipe, artifact: Artifact) -> int:
-    """Return the largest number of steps of a training; 0 if it is not known."""
+    """Return the largest number of steps of a training; 0 if it is not known, or if minutes limit it instead."""
     if artifact.kind == "sft":
         return recipe.sft_budget(str(artifact.given("player"))).steps
-    if artifact.kind == "rl":
+    if artifact.kind == "rl" and not recipe.rl.minutes:
         return replace(recipe.rl, **artifact.given("changes")).updates
     return 0
 

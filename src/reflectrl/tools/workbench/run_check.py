@@ -46,4 +46,4 @@ class CheckFirst(RunOption):
             raise
         except Exception as error:  # of the environment's own code
             raise UserError(f"environment {name!r} raised {one_line(error)}") from error
-        print(f"{name}: every promise is kept (reflectrl check-env says what else it is fit for)", flush=True)
+        print(f"{name}: every promise is kept (more: reflectrl check-env)", flush=True)
