@@ -115,6 +115,12 @@ class TestRefusals:
         assert "Not checked: " in capsys.readouterr().out and not Path("ran").exists()
         assert "takes no 'colour'" in refused(capsys, "run", "tiny", "--trust", "--dry-run")
 
+    def test_a_run_folder_in_place_of_a_recipe_is_told_how_to_go_on(self, recipe: Path, capsys: Any) -> None:
+        for name in ("recipe.toml", "state.json"):
+            Path("made").mkdir(exist_ok=True)
+            (Path("made") / name).write_text("", encoding="utf-8")
+        assert "made/recipe.toml, and --folder made" in refused(capsys, "report", "made")
+
     def test_a_file_that_is_no_toml(self, recipe: Path, capsys: Any) -> None:
         recipe.write_text("updates = = 3", encoding="utf-8")
         assert "tiny.toml" in refused(capsys, "run", "tiny")

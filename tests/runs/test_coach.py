@@ -33,6 +33,7 @@ IDLE = {"main_action": "wait", "main_share": 14 / 15}
     [
         (("never won in 1,280 episodes", "93% of the last steps are 'wait'", "avoid the costs"),
          [0.0] * 20, [-1 + 0.03 * i for i in range(20)], IDLE),
+        (("never won in 192 episodes", "too few to learn from", "--minutes"), [0.0] * 3, [0.0, 0.1, 0.2], {}),
         (("never won", "nothing to learn from", "--record"), [0.0] * 8, [0.0] * 8, {}),
         (("never won", "rewards on the way", "--minutes"), [0.0] * 20, [0.1 * i for i in range(20)], {}),
         (("lost it again", "--rl.schedule linear"), [0.45] * 10 + [0.1] * 10, [0.0] * 20, {}),

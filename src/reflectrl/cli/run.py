@@ -203,11 +203,12 @@ def find_recipe(word: str) -> Path:
     if path.is_file() or path.suffix == ".toml":
         return path
     known, project = recipes(), project_recipe(word)
+    # A run folder has a recipe, too, so it would pass for a project, and the run would begin anew in another folder.
+    if word not in known and (path / "recipe.toml").is_file() and (path / "state.json").is_file():
+        raise UserError(f"{word} is a run folder; give its recipe, {path / 'recipe.toml'}, and --folder {word}")
     if word not in known and project is not None:
         return project
     if word not in known:
-        if (path / "recipe.toml").is_file() and (path / "state.json").is_file():
-            raise UserError(f"{word} is a run folder; give its recipe, {path / 'recipe.toml'}, and --folder {word}")
         near = suggestion(word, [*known, *projects()])
         raise UserError(f"unknown recipe {word!r}{near}; give a name, the path of a TOML file, or a project's folder")
     return known[word]

@@ -18,7 +18,7 @@ HARDLY, FEW = 0.02, 0.2
 IDLE = 0.5
 """Share of the steps above which a single action dominates."""
 BRIEF = 256
-"""Number of episodes below which a training without wins says nothing about the environment."""
+"""Number of episodes below which a training says nothing about the environment."""
 
 
 def progress_words(metrics: Mapping[str, Any]) -> str:
@@ -137,7 +137,7 @@ def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str
     pay = "reward steps on the way (in apply)"
     gain = course.late[1] - course.early[1]
     moved = course.spread > 0 and gain > 0.2 * course.spread
-    if course.won < HARDLY and course.episodes < BRIEF:
+    if course.episodes < BRIEF:
         yield f"{course.episodes:,} episodes are too few to learn from", "give it more time (--minutes 10)"
     if course.won < HARDLY and course.spread == 0:
         yield "all episodes earned the same, so there was nothing to learn from", f"{pay}, or {show}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from benchmarks.forks import Forks
 from reflectrl import runs as pipeline
@@ -18,7 +20,7 @@ from reflectrl.core.digests import unseal
 from reflectrl.learn import online
 from reflectrl.tools.watching.alarms import Alarms
 from reflectrl.tools.watching.config import AlarmsConfig
-from reflectrl.tools.watching.live import bars, lines
+from reflectrl.tools.watching.live import HEADINGS, bars, lines, table
 from tests.runs.conftest import LIKE, contents
 
 GOOD = {
@@ -217,6 +219,15 @@ class TestWatch:
         assert main(["watch", str(copy)]) == 0
         said = capsys.readouterr()
         assert said.err == "" and "rl reflect-rl" in said.out
+
+    @pytest.mark.parametrize(("width", "last"), [(80, False), (200, True)])
+    def test_a_narrow_terminal_gets_fewer_columns_and_whole_words(self, finished: Path, width: int, last: bool) -> None:
+        screen = Console(width=width, record=True, file=io.StringIO())
+        screen.print(table(finished, width))
+        rows = screen.export_text().splitlines()
+        shown = [heading for heading in HEADINGS if heading and any(f" {heading} " in row for row in rows)]
+        assert max(map(len, rows)) <= width and not any("…" in row for row in rows)
+        assert {"artifact", "state", "step"} <= set(shown) and ("steps/s" in shown) is last
 
     def test_lines_that_are_half_written_or_damaged_are_passed_over(self, tmp_path: Path, copy: Path) -> None:
         path = copy / "metrics/seed0-rl-reflect-rl.jsonl"
