@@ -227,7 +227,7 @@ class TestWatch:
         rows = screen.export_text().splitlines()
         shown = [heading for heading in HEADINGS if heading and any(f" {heading} " in row for row in rows)]
         assert max(map(len, rows)) <= width and not any("…" in row for row in rows)
-        assert {"artifact", "state", "step"} <= set(shown) and ("steps/s" in shown) is last
+        assert {"artifact", "state", "step"} <= set(shown) and ("loss" in shown) is last
 
     def test_lines_that_are_half_written_or_damaged_are_passed_over(self, tmp_path: Path, copy: Path) -> None:
         path = copy / "metrics/seed0-rl-reflect-rl.jsonl"
