@@ -108,10 +108,21 @@ def table(folder: Path, width: int) -> Table:
 
 
 def fitting(title: str, rows: Sequence[Sequence[str]], alarms: Sequence[str], width: int) -> Table:
-    """Return the table without empty columns, and without the last ones that the width has no room for."""
-    padded = [[*row, *[""] * (len(HEADINGS) - len(row))] for row in rows]
-    columns = [i for i in range(len(HEADINGS)) if i < 2 or any(row[i] for row in padded)]
-    widest = {i: max(map(len, (HEADINGS[i], *(row[i] for row in padded)))) for i in columns}
+    """Return the table without empty columns, and without the last ones that the width has no room for.
+
+    Args:
+        rows: cells in the order of `HEADINGS`; missing ones at the end are empty.
+        alarms: lines that stand below the table.
+        width: number of characters of a line.
+    """
+    padded, columns, widest = list[list[str]](), list[int](), dict[int, int]()
+    for row in rows:
+        padded.append([*row, *[""] * (len(HEADINGS) - len(row))])
+    for i, heading in enumerate(HEADINGS):
+        longest = max((len(row[i]) for row in padded), default=0)
+        if longest or i < 2:  # the first two name the training and its state
+            columns.append(i)
+            widest[i] = max(longest, len(heading))
     while len(columns) > NEEDED and sum(widest[i] + 3 for i in columns) + 1 > width:
         columns.pop()
     shown = Table(title=title, title_justify="left", caption="\n".join(alarms), caption_justify="left")
