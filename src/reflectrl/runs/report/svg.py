@@ -80,14 +80,29 @@ def looks(arms: Iterable[str]) -> dict[str, Look]:
 def drawing(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
     """Open a figure of this size (in inches) with one pair of axes. Within the block, the page's style is in force."""
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(width, height))
         yield figure, figure.add_subplot()
+
+
+def _leave_room(figure: Figure) -> None:
+    """Leave margins for the labels of the axes, by their numbers of characters.
+
+    The page's font decides how wide a label really is. A constrained layout, which measures the labels in another font,
+    draws each plot twice, and a report has dozens of plots.
+    """
+    (axes,), (width, height) = figure.axes, figure.get_size_inches()
+    line, character = 0.16, 0.065  # inches at a font size of 8 points
+    longest = max((len(label.get_text()) for label in axes.get_yticklabels()), default=0)
+    left = 0.1 + longest * character + (line if axes.get_ylabel() else 0)
+    bottom = 0.1 + line + (line if axes.get_xlabel() else 0)
+    figure.subplots_adjust(min(left / width, 0.6), bottom / height, 1 - 0.12 / width, 1 - line / height)
 
 
 def to_svg(figure: Figure, prefix: str, label: str) -> str:
     """Return the figure as an `<svg>` element that refers to nothing outside the page and shares no id with other
     figures.
     """
+    _leave_room(figure)
     buffer = io.StringIO()
     figure.savefig(
         buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
