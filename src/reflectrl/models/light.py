@@ -79,6 +79,12 @@ class LightTokenizer:
         self.backend_tokenizer.encode_special_tokens = split_special_tokens
         return self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
+    def __call__(self, texts: Sequence[str], add_special_tokens: bool = False) -> dict[str, list[list[int]]]:
+        """Encode several texts at once. Return their token ids as "input_ids"."""
+        self.backend_tokenizer.encode_special_tokens = False
+        encoded = self.backend_tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens)
+        return {"input_ids": [text.ids for text in encoded]}
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Decode token ids to text."""
         return self.backend_tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)

@@ -44,11 +44,17 @@ def fingerprint(artifact: Artifact, settings: Mapping[str, Any]) -> str:
     Raises:
         UserError: one of its files cannot be read.
     """
-    settings = _deciding(settings)
-    chosen = {name: _changed(value_of(settings, name), value_of(defaults(), name)) for name in artifact.settings}
-    inputs = [fingerprint(needed, settings) for needed in artifact.made_from]
-    files = [digest_of(Path(name)) for name in artifact.files]
-    return _hash([artifact.kind, artifact.name, artifact.seed, chosen, inputs, *files])
+    return _fingerprint(artifact, _deciding(settings), {})
+
+
+def _fingerprint(artifact: Artifact, settings: Mapping[str, Any], known: dict[str, str]) -> str:
+    """Return the hash of an artifact. `known` keeps those of its inputs, which share most of theirs."""
+    if artifact.key not in known:
+        chosen = {name: _changed(value_of(settings, name), value_of(defaults(), name)) for name in artifact.settings}
+        inputs = [_fingerprint(needed, settings, known) for needed in artifact.made_from]
+        files = [digest_of(Path(name)) for name in artifact.files]
+        known[artifact.key] = _hash([artifact.kind, artifact.name, artifact.seed, chosen, inputs, *files])
+    return known[artifact.key]
 
 
 def extent(artifact: Artifact, settings: Mapping[str, Any]) -> str:
