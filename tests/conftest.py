@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,10 @@ __all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
 if "REFLECTRL_DEVICE" not in os.environ:  # tests give the same results on a machine with a GPU (see tests/device.py)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+MEMORY = Path("/dev/shm")
+"""A file system in memory, where there is one: a run writes its files through to the disk, and thousands of runs wait."""
+if "PYTEST_DEBUG_TEMPROOT" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
 _SETTINGS = tempfile.TemporaryDirectory(prefix="reflectrl-settings-")
 os.environ["XDG_CONFIG_HOME"] = _SETTINGS.name  # what fixtures of the whole session trust
 STRANGER = str(Path(__file__).parent / "stranger")
@@ -86,17 +91,17 @@ def forks() -> Forks:
 def command(tmp_path: Path, forks: Forks) -> Command:
     """`command("list", "envs")`: the command line in a process of its own, in an empty folder.
 
-    With variables it is started anew, since they may say where packages lie.
+    With variables that Python itself reads, it is started anew.
     """
 
     def run(*words: str, env: Mapping[str, str] | None = None, input: str = "") -> subprocess.CompletedProcess[str]:
         program = ["-m", "reflectrl", *words]
-        if env is None:
-            return forks.run(program, tmp_path, input=input, timeout=120)
+        if not any(name.startswith("PYTHON") for name in env or ()):
+            return forks.run(program, tmp_path, os.environ | (env or {}), input=input, timeout=120)
         return subprocess.run(
             [sys.executable, *program],
             cwd=tmp_path,
-            env=os.environ | env,
+            env=os.environ | (env or {}),
             input=input,
             text=True,
             capture_output=True,

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -51,9 +52,14 @@ def parts_of(path: Path) -> tuple[str, str]:
     return {"__main__": "cli"}.get(parts[0], parts[0]), parts[1] if len(parts) > 1 else ""
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports_of(path: Path) -> Iterator[str]:
     """Dotted names of ours that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "reflectrl")
         elif isinstance(node, ast.ImportFrom):
@@ -99,7 +105,7 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_nothing_is_unpickled_or_evaluated(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     own_bytes = {ast.unparse(node.targets[0]) for node in ast.walk(tree) if is_dump(node)}
     for name, call in calls(tree):
         given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
@@ -113,7 +119,7 @@ def test_nothing_is_unpickled_or_evaluated(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_nothing_is_printed_past_the_guard_of_the_terminal(path: Path) -> None:
     """Consoles read markup unless `reflectrl.core.terminal` made them; a column reads it unless told not to."""
-    for name, call in calls(ast.parse(path.read_text(encoding="utf-8"))):
+    for name, call in calls(tree_of(path)):
         given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
         assert path.name == "terminal.py" or name.rpartition(".")[2] != "Console", "use reflectrl.core.terminal.console"
         assert name.rpartition(".")[2] != "TextColumn" or given.get("markup") == "False", "a column that reads markup"
@@ -186,16 +192,21 @@ CORE_TESTS = [
 ]
 
 
+@cache
+def naming_a_wing() -> re.Pattern[str]:
+    """Text that names the environment of a wing, as a command, a recipe or a section does."""
+    homes = {name: point.module for name, point in announced("envs").items()}
+    names = "|".join(name for name, home in homes.items() if home.startswith("reflectrl.wings."))
+    return re.compile(rf"(?:{names})|(?s:.*\bname ?= ?[\"']?(?:{names})\b.*)")
+
+
 @pytest.mark.parametrize("path", CORE_TESTS, ids=lambda path: str(path.relative_to(TESTS)))
 def test_the_cores_tests_need_no_wing(path: Path) -> None:
     """None imports from one, and no text names the environment of one as a command, a recipe or a section does."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     assert not [name for name in imports_of(path) if name.startswith(BESIDE)]
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    for name, point in announced("envs").items():
-        if point.module.startswith("reflectrl.wings."):
-            named = re.compile(rf"{name}|(?s:.*\bname ?= ?[\"']?{name}\b.*)")
-            assert not [text for text in texts if named.fullmatch(text)], f"plays {name}: let it play the corridor"
+    assert not [text for text in texts if naming_a_wing().fullmatch(text)], "plays a wing: let it play the corridor"
     assert path == Path(__file__) or not any("from reflectrl.wings" in text for text in texts)
 
 

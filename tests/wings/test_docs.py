@@ -68,7 +68,7 @@ SMALL = {
     "run guess.toml": TINY,
     "run my_env": TINY,
     "play my_env": [],
-    "run my_doorkey": TINY,
+    "run my_doorkey": [*TINY, "--no-check", "--eval.batch", "8"],
     "play my_doorkey": [],
     "run demos.toml": [*TINY, "--teach.outcome_episodes", "1", "--teach.outcome_actions", "2"],
     "teach taxi": TINY,
@@ -125,7 +125,9 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-RUN = [page for page in PAGES if any(map(is_run, commands(page)))]
+REQUESTS = DOCS / "decision-models.md"
+RUN = [page for page in PAGES if page != REQUESTS and any(map(is_run, commands(page)))]
+"""The pages whose commands are run; those of `REQUESTS` are run, and its server asked, by a test of its own."""
 
 
 @pytest.fixture
@@ -168,8 +170,7 @@ def test_requests_to_a_decision_model_are_answered_as_the_page_shows(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The page's own agent, but a tiny one, asked by the page's commands: its numbers differ, the form does not."""
-    page = DOCS / "decision-models.md"
-    text = page.read_text(encoding="utf-8")
+    page, text = REQUESTS, REQUESTS.read_text(encoding="utf-8")
     for name, request in re.findall(r"`(\w+\.json)`:\n\n```json\n(.*?)```", text, re.DOTALL):
         (workplace / name).write_text(request, encoding="utf-8")
     for command in filter(is_run, commands(page)):
