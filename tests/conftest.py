@@ -2,7 +2,6 @@
 
 import gc
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,10 +24,6 @@ __all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
 if "REFLECTRL_DEVICE" not in os.environ:  # tests give the same results on a machine with a GPU (see tests/device.py)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-MEMORY = Path("/dev/shm")
-"""A file system in memory, where there is one: a run writes its files through to the disk, and thousands of runs wait."""
-if "PYTEST_DEBUG_TEMPROOT" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
-    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
 _SETTINGS = tempfile.TemporaryDirectory(prefix="reflectrl-settings-")
 os.environ["XDG_CONFIG_HOME"] = _SETTINGS.name  # what fixtures of the whole session trust
 STRANGER = str(Path(__file__).parent / "stranger")

@@ -213,10 +213,9 @@ def test_the_cores_tests_need_no_wing(path: Path) -> None:
 def without(folder: Path, *wings: str) -> dict[str, str]:
     """Copy the package without some wings, or without all rooms that can go; return the variables that find it."""
     gone = {str(PACKAGE / "wings" / wing) for wing in wings} or {str(PACKAGE / name) for name in REMOVABLE}
-    left_out = shutil.ignore_patterns("__pycache__")
 
     def ignored(path: str, names: list[str]) -> set[str]:
-        return left_out(path, names) | {name for name in names if str(Path(path, name)) in gone}
+        return {name for name in names if str(Path(path, name)) in gone}
 
     shutil.copytree(PACKAGE, folder / "reflectrl", ignore=ignored)
     return {"PYTHONPATH": os.pathsep.join([str(folder), str(TESTS / "stranger")])}

@@ -33,9 +33,8 @@ eval = {splits = ["test"], episodes = 2}
 
 @pytest.fixture
 def patched(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """A copy of the package with a patch applied."""
-    ignore = shutil.ignore_patterns("__pycache__", "wings")
-    shutil.copytree(PACKAGE, tmp_path / "src" / "reflectrl", ignore=ignore)
+    """A copy of the package, with what Python has compiled of it, and a patch applied."""
+    shutil.copytree(PACKAGE, tmp_path / "src" / "reflectrl", ignore=shutil.ignore_patterns("wings"))
     subprocess.run(["git", "apply", "-p1", "-"], input=PATCHES[request.param], text=True, cwd=tmp_path, check=True)
     (tmp_path / "tried.toml").write_text(RECIPE, encoding="utf-8")
     return tmp_path
