@@ -109,6 +109,10 @@ def test_a_training_that_ends_half_way_gets_words_only_for_a_clear_reason() -> N
     assert words is not None and "95% of its training tasks but 60%" in words[1] and "more training tasks" in words[2]
 
 
+def test_a_single_win_is_not_rounded_away() -> None:
+    assert "won 1 of 1,280 episodes" in said([1 / 64] + [0.0] * 19, [0.1 * i for i in range(20)])
+
+
 def test_memorised_tasks_are_not_given_more_time() -> None:
     memorised = lines([0.03 * i for i in range(20)], [0.0] * 20)
     for line in memorised:

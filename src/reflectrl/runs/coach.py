@@ -169,8 +169,9 @@ def advice(course: Course, name: str, luck: bool = False) -> tuple[str, str, str
 
 def _seen(course: Course) -> str:
     """Describe the course in figures."""
-    won = f"won {course.won:.1%} of {course.episodes:,} episodes" if course.won else ""
-    parts = [won or f"never won in {course.episodes:,} episodes", f"validation {course.best:.0%} at best"]
+    won = f"won {course.won:.1%} of" if course.won >= HARDLY else f"won {round(course.won * course.episodes):,} of"
+    won = won if course.won else "never won in"
+    parts = [f"{won} {course.episodes:,} episodes", f"validation {course.best:.0%} at best"]
     if course.won:
         parts.append(f"{course.early[0]:.0%} at first, {course.late[0]:.0%} in the end")
     parts.append(f"return {course.early[1]:.2f} at first, {course.late[1]:.2f} in the end")
