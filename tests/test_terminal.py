@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -145,6 +146,18 @@ class TestOtherOutput:
         out = capsys.readouterr().out
         assert "\x1b[" in out and not commands(out.encode())
         assert all(f"{what} {SHOWN}" in out for what in ("part", "note", "left out:"))
+
+    def test_a_narrow_terminal_cuts_notes_only_and_says_so(self, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("COLUMNS", "80")
+        with Board(console(120)) as board:
+            board.tick("imitate own-wins (seed 0)", 1200, 3000, "won 3%, return -0.13, entropy 1.36")
+            board.tick("wins own (seed 0)", 200, 200, "chance wins 0%; 200 wins found in 192,929 steps")
+        lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().out).splitlines()
+        shown = [line for line in lines if "seed 0" in line][-2:]
+        assert all("(seed 0)" in line and len(line.rstrip()) <= 80 for line in shown)
+        assert "1200/3000" in shown[0] and "entropy" in shown[0]
+        assert "200/200" in shown[1] and shown[1].rstrip().endswith("…")
 
     def test_lines_where_there_are_no_bars(self, capsys: Any) -> None:
         with Board(console(120)) as board:

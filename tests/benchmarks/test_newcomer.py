@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import newcomer
+from benchmarks.strangers.bench import play_best
 from reflectrl.core.plugins import resolve
 from reflectrl.core.types import UserError
 from reflectrl.tools.workbench.check import check_text_env
@@ -32,6 +33,11 @@ def test_each_edit_gives_an_environment_that_keeps_its_promises(
     assert check_text_env(resolve("envs", f"{one.project}:{class_name(one.project)}")) == []
 
 
+@pytest.mark.parametrize("who", newcomer.STRANGERS)
+def test_a_stranger_passes_with_nine_tenths_of_what_its_best_player_wins(who: str) -> None:
+    assert newcomer.NEWCOMERS[who].least == pytest.approx(0.9 * play_best(who))
+
+
 def test_a_template_that_is_no_longer_the_same_is_noticed() -> None:
     with pytest.raises(UserError, match="the template has no"):
         newcomer.edit_template("something else")
@@ -39,10 +45,12 @@ def test_a_template_that_is_no_longer_the_same_is_noticed() -> None:
 
 def test_what_passes_and_what_does_not() -> None:
     assert GOOD.passed and newcomer.line(GOOD).endswith("yes")
+    assert GOOD._replace(who="pantry", seconds={"run": (601.0, 1.0)}).passed
     for worse in (
         GOOD._replace(won=0.89),
         GOOD._replace(who="frozenlake", won=0.94),
         GOOD._replace(seconds={"run": (601.0, 1.0)}),
+        GOOD._replace(who="pantry", seconds={"run": (1201.0, 1.0)}),
         GOOD._replace(seconds={"run": (1.0, 1.0)} | {str(n): (1.0, 1.0) for n in range(10)}),
     ):
         assert not worse.passed and newcomer.line(worse).endswith("NO")

@@ -11,42 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from reflectrl.core.config import ModelConfig
-
-END = "<|endoftext|>"
-
-PIECES = Regex(r" ?[A-Za-z]+| ?[0-9]|-+|.|\n")
-"""Pieces of text that may become tokens: words, single digits and runs of dashes. Every other character stays a token
-of its own, so that each cell of a drawn map is one token, and the map keeps its shape."""
+from reflectrl.models.byte_pairs import END, train_byte_pairs
 
 
 def train_tokenizer(texts: Iterable[str], vocab: int, choices: int = 9) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer on texts of the environment.
-
-    Args:
-        texts: text of the kind that the players will read and write.
-        vocab: largest number of tokens, including the 256 bytes and end-of-text, which are always there.
-        choices: largest number that must be a single token. The numbers from 1 on label actions. Numbers that training
-            did not make tokens are added on top of `vocab`.
-    """
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(PIECES, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab,
-        special_tokens=[END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    numbers = [f" {i}" for i in range(1, min(choices, 199) + 1)]  # as they follow "Choice:" and "; "
-    missing = [number for number in numbers if len(tokenizer.encode(number).ids) > 1]
-    tokenizer.add_tokens([AddedToken(number, single_word=True, normalized=False) for number in missing])
+    """Train a tokenizer for a model: `train_byte_pairs`, as transformers reads it."""
+    tokenizer = train_byte_pairs(texts, vocab, choices)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END, bos_token=None)
 
 

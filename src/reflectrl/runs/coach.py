@@ -1,7 +1,8 @@
 """The coach: words about a training by reward, while it goes on and at its end.
 
-A training that ends low gets three lines: what was seen, the likely reason, and what to do next. They are read off its
-metrics, which anybody can look up.
+A training that ends low gets three lines: what was seen, the likely reason, and what to do next. One that ends half-way
+gets them only if it has memorised its tasks or was still learning. The words rest on its metrics, which anybody can
+look up.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-LOW = 0.5
-"""Success on validation tasks below which a training has ended low."""
-HARDLY, FEW = 0.02, 0.2
-"""Success rates in training below which an episode is hardly ever won, and seldom."""
+LOW, GOOD = 0.5, 0.9
+"""Success on validation tasks below which a training has ended low, and above which it needs no words."""
+HARDLY = 0.02
+"""Success rate in training below which an episode is hardly ever won."""
+GAP = 0.2
+"""Difference of success between training and validation tasks that shows memorising. The standard error of 30
+validation episodes is up to 0.09, so a smaller difference may be chance."""
 IDLE = 0.5
 """Share of the steps above which a single action dominates."""
 BRIEF = 256
@@ -36,6 +40,48 @@ def progress_words(metrics: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
+class OwnWins:
+    """Search for wins before RL (`rl.own_wins`), and the imitation of what it found.
+
+    Attributes:
+        wins, searched: number of wins, and of the training tasks that the search was given.
+        steps: limit of the search (`rl.own_wins_steps`).
+        tasks: number of training tasks of the environment.
+        scoring: how the policy chooses (`play.scoring`).
+        chance: loss of a uniform choice on these wins (nats).
+        losses: loss on the imitated wins and on held-out wins, at each evaluation of the imitation.
+    """
+
+    wins: int
+    searched: int
+    steps: int
+    tasks: int
+    scoring: str
+    chance: float = 0.0
+    losses: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def best(self) -> float:
+        """Lowest loss on held-out wins."""
+        return min(held_out for _, held_out in self.losses)
+
+    @property
+    def is_compared(self) -> bool:
+        """True if wins were held out. A single win has to serve for both."""
+        return self.wins > 1 and bool(self.losses)
+
+    @property
+    def taught_nothing(self) -> bool:
+        """True if held-out wins stayed about as hard to predict as by chance."""
+        return self.is_compared and self.best > 0.9 * self.chance
+
+    @property
+    def is_by_heart(self) -> bool:
+        """True if imitation improved on its own wins at the cost of held-out ones."""
+        return self.is_compared and self.losses[-1][1] > 1.5 * self.best and self.losses[-1][0] < self.best
+
+
+@dataclass(frozen=True)
 class Course:
     """Course of a training by reward, from its metrics.
 
@@ -44,11 +90,13 @@ class Course:
         episodes: number of episodes played.
         won: share of the episodes won in all updates.
         early, late: share won, and mean return, in the first and in the last quarter of the updates.
+        third: share won in the third quarter of the updates.
         highest: highest share won by ten updates in a row.
         spread: difference between the highest and the lowest mean return of an update.
         entropy: entropy of the choices in the last quarter (nats); None if it was not measured.
         action, share: the most frequent action of the last update, and its share of the steps.
         warmup: updates in which only the critic learned.
+        own_wins: the search for wins before RL; None if there was none.
     """
 
     best: float
@@ -57,12 +105,14 @@ class Course:
     won: float
     early: tuple[float, float]
     late: tuple[float, float]
+    third: float
     highest: float
     spread: float
     entropy: float | None
     action: str
     share: float
     warmup: int
+    own_wins: OwnWins | None = None
 
     @property
     def is_from_before(self) -> bool:
@@ -95,6 +145,7 @@ def course_of(lines: Sequence[Mapping[str, Any]], warmup: int = 0) -> Course | N
         won=fmean(rates),
         early=(fmean(rates[:quarter]), fmean(returns[:quarter])),
         late=(fmean(rates[-quarter:]), fmean(returns[-quarter:])),
+        third=fmean(rates[-2 * quarter : -quarter] or rates),
         highest=max(fmean(rates[i : i + window]) for i in range(len(rates) - window + 1)),
         spread=max(returns) - min(returns),
         entropy=fmean(entropies) if entropies else None,
@@ -105,25 +156,28 @@ def course_of(lines: Sequence[Mapping[str, Any]], warmup: int = 0) -> Course | N
 
 
 def advice(course: Course, name: str, luck: bool = False) -> tuple[str, str, str] | None:
-    """Return what was seen, the likely reason, and what to do next; None if the training did not end low.
+    """Return what was seen, the likely reason, and what to do next; None if there is nothing to say.
 
     Args:
         name: name of the environment, as the user types it.
         luck: True if the environment's own randomness changes what an action does.
     """
-    if course.best >= LOW:
-        return None
-    reason, remedy = next(_diagnoses(course, name, luck))
-    return _seen(course), reason, remedy
+    diagnoses = _diagnoses(course, name, luck) if course.best < LOW else _half_way(course, luck)
+    said = next(diagnoses, None)
+    return None if said is None else (_seen(course), *said)
 
 
 def _seen(course: Course) -> str:
     """Describe the course in figures."""
-    won = f"won {course.won:.1%} of {course.episodes:,} episodes" if course.won else ""
-    parts = [won or f"never won in {course.episodes:,} episodes", f"validation {course.best:.0%} at best"]
+    won = f"won {course.won:.1%} of" if course.won >= HARDLY else f"won {round(course.won * course.episodes):,} of"
+    won = won if course.won else "never won in"
+    parts = [f"{won} {course.episodes:,} episodes", f"validation {course.best:.0%} at best"]
     if course.won:
         parts.append(f"{course.early[0]:.0%} at first, {course.late[0]:.0%} in the end")
     parts.append(f"return {course.early[1]:.2f} at first, {course.late[1]:.2f} in the end")
+    own = course.own_wins
+    if own is not None and (own.wins or course.won < HARDLY):
+        parts.append(f"the search before RL won {own.wins} of {own.searched} training tasks")
     if course.share >= IDLE:
         parts.append(f"{course.share:.0%} of the last steps are {course.action!r}")
     if course.entropy is not None:
@@ -131,35 +185,99 @@ def _seen(course: Course) -> str:
     return "; ".join(parts)
 
 
+def _half_way(course: Course, luck: bool) -> Iterator[tuple[str, str]]:
+    """Yield reasons and remedies for a training that ended neither low nor well.
+
+    Nobody knows how much can be won there, so only a clear reason is given.
+    """
+    if course.best >= GOOD or course.episodes < BRIEF:
+        return
+    yield from _memorised(course)
+    if not luck and course.late[0] > course.early[0] + 0.1 and course.late[0] > 0.9 * course.highest:
+        yield (
+            "it was still learning when it ended, and does about as well on validation tasks as on training tasks",
+            "give it more time (--minutes 20, or --rl.updates twice as many)",
+        )
+
+
+def _memorised(course: Course) -> Iterator[tuple[str, str]]:
+    """Yield the reason and the remedy if training tasks are won and validation tasks are not."""
+    if course.late[0] > course.best + GAP:
+        yield (
+            f"it wins {course.late[0]:.0%} of its training tasks but {course.best:.0%} of the validation tasks at "
+            "best: it has memorised them",
+            "more training tasks, and a text that says what matters in the same words in every task",
+        )
+
+
+def _imitation(own: OwnWins) -> Iterator[tuple[str, str]]:
+    """Yield the reason and the remedy if imitating the wins of the search taught nothing about other tasks."""
+    if not own.taught_nothing:
+        return
+    last, held_out = own.losses[-1]
+    losses = f"the loss on held-out wins was {own.best:.2f} at best (by chance {own.chance:.2f})"
+    if last > 0.9 * own.chance:
+        yield (
+            f"not even the {own.wins} wins that it imitated were learned: {losses}, that on the others {last:.2f} in "
+            "the end; so RL began with nothing",
+            f"longer imitation (--sft.patience 20), {_better_imitation(own)}",
+        )
+    else:
+        yield (
+            f"imitating its {own.wins} wins taught no rule that holds for other tasks: {losses} and {held_out:.2f} in "
+            f"the end, that on the others {last:.2f}; so RL began with nothing",
+            _better_imitation(own),
+        )
+
+
+def _better_imitation(own: OwnWins) -> str:
+    """Advise how imitation learns a rule instead of its wins."""
+    texts = "choose by the texts of the actions (--play.scoring options), " if own.scoring == "enumeration" else ""
+    wins = "more training tasks (in tasks) with a win of each (--rl.own-wins)"
+    if own.searched < own.tasks:
+        wins = f"wins of more training tasks (--rl.own-wins {own.tasks})"
+    return f"{texts}{wins}, or a larger model with more time (--model.width 128 --model.layers 3 --minutes 20)"
+
+
 def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str]]:
-    """Yield reasons and remedies, the most specific first."""
+    """Yield reasons and remedies for a training that ended low, the most specific first."""
     show = f"show it 20 times (reflectrl play {name} --record demos.jsonl; --teach.by log --teach.log demos.jsonl)"
     pay = "reward steps on the way (in apply)"
     gain = course.late[1] - course.early[1]
     moved = course.spread > 0 and gain > 0.2 * course.spread
+    own = course.own_wins
+    neither = longer = ""
+    if own is not None and not own.wins and course.won < HARDLY:
+        neither = f", and the search for wins found none in {own.steps:,} steps either"
+        longer = f"a longer search (--rl.own-wins-steps {10 * own.steps}), "
     if course.episodes < BRIEF:
         yield f"{course.episodes:,} episodes are too few to learn from", "give it more time (--minutes 10)"
+    if own is not None:
+        yield from _imitation(own)
     if course.won < HARDLY and course.spread == 0:
-        yield "all episodes earned the same, so there was nothing to learn from", f"{pay}, or {show}"
+        yield f"all episodes earned the same, so there was nothing to learn from{neither}", f"{pay}, {longer}or {show}"
     if course.won < HARDLY and course.share >= IDLE:
         yield (
             f"trying costs more than it brings, so it learned to avoid the costs by {course.action!r}: "
-            "the way to a win is too long to be found by chance",
-            f"{pay}, lower the costs of trying, or {show}",
+            f"the way to a win is too long to be found by chance{neither}",
+            f"{pay}, lower the costs of trying, {longer}or {show}",
         )
     if course.won < HARDLY and moved:
         yield (
-            "it collects the rewards on the way, but the win is still out of its reach",
-            f"give it more time (--minutes 20), {pay} closer to the win, or {show}",
+            f"it collects the rewards on the way, but the win is still out of its reach{neither}",
+            f"give it more time (--minutes 20), {pay} closer to the win, {longer}or {show}",
         )
     if course.won < HARDLY:
-        yield "wins are too rare to learn from: chance hardly ever reaches one", f"{pay}, or {show}"
+        yield f"wins are too rare to learn from: chance hardly ever reaches one{neither}", f"{pay}, {longer}or {show}"
     if course.highest > course.late[0] + 0.2:
         yield (
             f"it had won {course.highest:.0%} and lost it again: the steps of learning were too large",
             "smaller steps (--rl.lr 1e-4 --rl.schedule linear), or hold it (--rl.kl-coef 0.05)",
         )
-    if course.late[0] > course.early[0] + 0.05 and course.late[0] > 0.9 * course.highest:
+    # Before what follows: more time would only be spent on training tasks.
+    yield from _memorised(course)
+    # Later than both: a training that rose at first and then stood still needs another remedy than time.
+    if course.late[0] > max(course.early[0] + 0.05, course.third + 0.02):
         yield (
             "success was still rising when it ended",
             "give it more time (--minutes 20, or --rl.updates twice as many)",
@@ -169,10 +287,11 @@ def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str
             "luck plays a part here: the same actions end differently, so no player can always win",
             f"compare with the best player that you know of (reflectrl play {name}), not with 100 %",
         )
-    if course.late[0] > course.best + 0.2:
+    if own is not None and own.is_by_heart:
         yield (
-            "it wins its training tasks but not the validation tasks: it has memorised them",
-            "more training tasks, and a text that says what matters in the same words in every task",
+            f"imitation learned its {own.wins} wins by heart: the loss on held-out wins rose from {own.best:.2f} to "
+            f"{own.losses[-1][1]:.2f}, that on the others fell to {own.losses[-1][0]:.2f}",
+            f"{_better_imitation(own)}; or {show}",
         )
     if course.entropy is not None and course.entropy < 0.1:
         yield (

@@ -3,44 +3,70 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 from reflectrl.core.config import Recipe
 from reflectrl.core.envs import make
+from reflectrl.core.episodes import read_episodes
 from reflectrl.core.terminal import printable_line
 from reflectrl.learn.online import after_imitation
 from reflectrl.learn.signal import luck_decides
 from reflectrl.runs.arms import Arm, base, select_arms
-from reflectrl.runs.coach import Course, advice, course_of
+from reflectrl.runs.coach import Course, OwnWins, advice, course_of
 from reflectrl.runs.folder import RunFolder
 from reflectrl.runs.projects import project_recipe
 
 
-def courses(recipe: Recipe, run: RunFolder) -> Iterator[tuple[str, Course]]:
-    """Yield each arm that learned by reward, with the course of its training that ended lowest."""
+def courses(recipe: Recipe, run: RunFolder) -> Iterator[tuple[str, int, Course]]:
+    """Yield each arm that learned by reward, with the seed and the course of its training that ended lowest."""
     lines = metrics_by_training(run)
     for name, arm in select_arms(recipe.arms, recipe).items():
         if arm.rl is None:
             continue
-        trained = [course_of(lines[name, seed], warmup_of(recipe, run, arm, seed)) for seed in recipe.seeds]
-        known = [course for course in trained if course is not None]
+        trained = {seed: course_of(lines["rl", name, seed], warmup_of(recipe, run, arm, seed)) for seed in recipe.seeds}
+        known = [(seed, course) for seed, course in trained.items() if course is not None]
         if known:
-            yield name, min(known, key=lambda course: course.best)
+            yield name, *min(known, key=lambda pair: pair[1].best)
 
 
-def metrics_by_training(run: RunFolder) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    """Return the lines of metrics of the trainings by reward, by arm and seed."""
-    lines: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+def metrics_by_training(run: RunFolder) -> dict[tuple[str, str, int], list[dict[str, Any]]]:
+    """Return the lines of metrics of each training: by kind, by arm or else artifact, and by seed."""
+    lines: dict[tuple[str, str, int], list[dict[str, Any]]] = defaultdict(list)
     path = run.path / "metrics.jsonl"
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         line = json.loads(text)
-        if line.get("kind") == "rl" and line.get("arm"):
-            lines[line["arm"], line["seed"]].append(line)
+        lines[line.get("kind", ""), line.get("arm") or line.get("artifact", ""), line.get("seed", 0)].append(line)
     return lines
+
+
+def own_wins_of(recipe: Recipe, run: RunFolder, seed: int, tasks: int) -> OwnWins | None:
+    """Return what a run's search for wins found, and how its imitation went; None if nothing was searched.
+
+    Args:
+        tasks: number of training tasks of the environment.
+    """
+    paths = [run.path / "episodes" / f"wins-seed{seed}-{split}.jsonl" for split in ("train", "validation")]
+    if not all(path.is_file() for path in paths):
+        return None
+    by_split = [list(read_episodes(path)) for path in paths]
+    wins = {episode.task.id for episodes in by_split for episode in episodes}  # a single win stands in both files
+    counts = [len(step.observation.actions) for episode in by_split[0] for step in episode.steps]
+    lines = metrics_by_training(run)["sft", "own-wins", seed]
+    return OwnWins(
+        wins=len(wins),
+        searched=min(recipe.rl.own_wins, tasks),
+        steps=recipe.rl.own_wins_steps,
+        tasks=tasks,
+        scoring=recipe.play.scoring,
+        chance=fmean(math.log(count) for count in counts) if counts else 0.0,
+        losses=tuple((line["loss"], line["eval_loss"]) for line in lines),
+    )
 
 
 def warmup_of(recipe: Recipe, run: RunFolder, arm: Arm, seed: int) -> int:
@@ -58,16 +84,21 @@ def coach_lines(recipe: Recipe, run: RunFolder) -> Iterator[str]:
     """Yield the coach's lines at the end of a run: three for each arm that ended low, one where RL changed nothing."""
     typed = recipe.env.get("name", "").partition(":")[0]
     name = typed if project_recipe(typed) else recipe.env.get("name", "ENV")
-    luck: bool | None = None
-    for arm, course in courses(recipe, run):
-        if course.is_from_before and select_arms([arm], recipe)[arm].policy is not base:
+    trained = list(courses(recipe, run))
+    if not trained:
+        return
+    make_env = partial(make, recipe.env)
+    tasks = make_env().tasks("train")
+    luck = luck_decides(make_env, tasks)
+    for arm, seed, course in trained:
+        is_untrained = select_arms([arm], recipe)[arm].policy is base
+        if course.is_from_before and not is_untrained:
             yield (
                 f"coach: {arm}: no later weights did better on validation tasks than those from before RL, so its row "
                 "is that of the policy before RL"
             )
-        if luck is None:
-            make_env = partial(make, recipe.env)
-            luck = luck_decides(make_env, make_env().tasks("train"))
-        if said := advice(course, name, luck):
+        # Where luck decides, nothing is searched, and the files of wins are empty.
+        own = own_wins_of(recipe, run, seed, len(tasks)) if is_untrained and not luck else None
+        if said := advice(replace(course, own_wins=own), name, luck):
             for title, words in zip(("seen", "likely", "next"), said, strict=True):
                 yield f"coach: {arm}: {title}: {printable_line(words)}"

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from reflectrl.core.terminal import harmless, printable_line
@@ -18,6 +18,9 @@ Tick = Callable[[int, int, str], None]
 
 QUIET_SECONDS = 15.0
 """Shortest time (s) between two plain lines about an artifact."""
+
+WIDE = 100
+"""Columns from which on a terminal has room for a bar beside the count."""
 
 
 def silently(done: int, total: int, note: str) -> None:
@@ -33,14 +36,18 @@ class Board:
         self._said: dict[str, float] = {}
         self._began: dict[str, tuple[float, int]] = {}
         self._streams = ExitStack()
+        bar: list[ProgressColumn] = [BarColumn(bar_width=16)] if console.width >= WIDE else []
+        # Only the note may be cut: with a ratio it gets what the other columns leave.
+        note = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=16),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            *bar,
             TextColumn("{task.completed:.0f}/{task.total:.0f}", markup=False, table_column=Column(no_wrap=True)),
             TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
-            TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+            TextColumn("{task.fields[note]}", markup=False, table_column=note),
             console=console,
             disable=not console.is_terminal,
+            expand=True,
         )
 
     def __enter__(self) -> Board:

@@ -39,13 +39,15 @@ class Lights(TextEnv):
         rooms = [f"{split}{n}" for n in range(8)]
         if self.fault == "unstable tasks":
             rooms = list(set(rooms))[:6]
+        if self.fault == "tasks of this process":  # a fork has its parent's order of sets, but an id of its own
+            rooms = [*rooms[:6], f"{split}{os.getpid()}0"]
         return [Task(f"lights-{room}", "lights", {"room": room}, split) for room in rooms]
 
     def begin(self, task):
         self.goal = "ab"[int(task.payload["room"][-1]) % 2]
 
     def apply(self, action):
-        if self.fault == "raises late" and next(STEPS) >= 1000 and "MENDED" not in os.environ:
+        if self.fault == "raises late" and next(STEPS) >= 1000 and not os.path.exists("mended"):
             raise RuntimeError("the thousandth step")
         if self.fault == "raises in long episodes" and self.elapsed == 999:
             raise RuntimeError("the thousandth step")
@@ -135,11 +137,9 @@ def test_check_env_notices_an_episode_that_breaks_at_its_thousandth_step(said: C
 def test_tasks_that_differ_between_processes(here: Path, said: Callable[..., str], command: Any) -> None:
     line = said("check-env", "lights:Lights", "--fault", "unstable tasks")
     assert "tasks are the same in every process" in line
-    words = (*RUN, "--env.fault", "unstable tasks", "--arms", "random")
-    assert command(*words, env={"PYTHONHASHSEED": "1"}).returncode == 0
-    done = command(*words, env={"PYTHONHASHSEED": "3"})
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "lists others than when the run began" in done.stderr
+    words = (*RUN, "--env.fault", "tasks of this process", "--arms", "random")
+    assert command(*words).returncode == 0
+    assert "lists others than when the run began" in said(*words)
 
 
 def test_a_process_of_a_run_refuses_other_tasks() -> None:
@@ -155,7 +155,8 @@ def test_what_was_finished_before_it_broke_is_kept(here: Path, said: Callable[..
     played = here / "runs/lights/episodes/random-seed0.jsonl"
     before = played.read_bytes()
     assert len(list(read_episodes(played))) >= 60
-    done = command(*words, env={"MENDED": "yes"})
+    (here / "mended").touch()
+    done = command(*words)
     assert done.returncode == 0, done.stderr
     assert played.read_bytes() == before and (here / "runs/lights/report.html").is_file()
 
@@ -195,6 +196,8 @@ class TestWhatCheckEnvSays:
 
     def test_a_file_here_stands_in_for_no_library(self, here: Path, command: Any) -> None:
         (here / "numpy.py").write_text("open('ran', 'w')\n", encoding="utf-8")
-        words = ["-P", "-c", "from reflectrl.cli import main; main(['check-env', 'corridor'])"]
+        program = "import sys; from reflectrl.cli import main; main(['check-env', 'corridor'])"
+        words = ["-P", "-c", f"{program}; print('torch' in sys.modules)"]
         done = subprocess.run([sys.executable, *words], cwd=here, text=True, capture_output=True, check=False)
         assert "every promise is kept" in done.stdout and not (here / "ran").exists(), done.stderr
+        assert done.stdout.splitlines()[-1] == "False"  # so that it answers in a second or two

@@ -184,14 +184,14 @@ def _success(env: TextEnv, signal: Signal, doubt: str) -> list[str]:
 def _read(episodes: Sequence[Episode], signal: Signal, model: ModelConfig) -> str:
     """Describe a model's input and choices: labels, and the tokens of the longest prompt."""
     from reflectrl.core.prompts import policy_prompt
+    from reflectrl.models.byte_pairs import train_byte_pairs
     from reflectrl.models.labels import candidates
-    from reflectrl.models.scratch import train_tokenizer
 
     labels = list(candidates())[: signal.most]
     seen = {step.observation: None for episode in episodes for step in episode.steps}
     prompts = ["".join(policy_prompt(observation, None, labels)) for observation in seen]
-    tokenizer = train_tokenizer(prompts, model.vocab, signal.most)
-    longest = max(len(ids) for ids in tokenizer(prompts)["input_ids"]) + 1
+    tokenizer = train_byte_pairs(prompts, model.vocab, signal.most)
+    longest = max(len(encoding.ids) for encoding in tokenizer.encode_batch(prompts)) + 1
     actions = str(signal.most) if signal.fewest == signal.most else f"{signal.fewest} to {signal.most}"
     fits = f"model.context is {model.context}" if model.context else "model.context is chosen from it"
     if 0 < model.context < longest:
