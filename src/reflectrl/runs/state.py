@@ -47,14 +47,14 @@ def fingerprint(artifact: Artifact, settings: Mapping[str, Any]) -> str:
     return _fingerprint(artifact, _deciding(settings), {})
 
 
-def _fingerprint(artifact: Artifact, settings: Mapping[str, Any], known: dict[str, str]) -> str:
-    """Return the hash of an artifact. `known` keeps those of its inputs, which share most of theirs."""
-    if artifact.key not in known:
+def _fingerprint(artifact: Artifact, settings: Mapping[str, Any], hashes: dict[str, str]) -> str:
+    """Return the hash of an artifact, and note it in `hashes`, by key: artifacts share most of their inputs."""
+    if artifact.key not in hashes:
         chosen = {name: _changed(value_of(settings, name), value_of(defaults(), name)) for name in artifact.settings}
-        inputs = [_fingerprint(needed, settings, known) for needed in artifact.made_from]
+        inputs = [_fingerprint(needed, settings, hashes) for needed in artifact.made_from]
         files = [digest_of(Path(name)) for name in artifact.files]
-        known[artifact.key] = _hash([artifact.kind, artifact.name, artifact.seed, chosen, inputs, *files])
-    return known[artifact.key]
+        hashes[artifact.key] = _hash([artifact.kind, artifact.name, artifact.seed, chosen, inputs, *files])
+    return hashes[artifact.key]
 
 
 def extent(artifact: Artifact, settings: Mapping[str, Any]) -> str:
