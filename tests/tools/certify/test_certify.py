@@ -30,7 +30,7 @@ from reflectrl.tools.certify.hidden import check_text
 from reflectrl.tools.certify.learnable import check_learning
 from reflectrl.tools.certify.repeatable import check_repeatable
 from reflectrl.tools.certify.reward import check_reward
-from reflectrl.tools.certify.shown import badge
+from reflectrl.tools.certify.shown import badge, show
 from reflectrl.tools.certify.splits import check_splits
 from reflectrl.tools.certify.verdict import CHECKS, Certificate, Finding
 from reflectrl.tools.certify.wins import explored, find_wins, sample_of
@@ -164,8 +164,9 @@ def test_luck_is_told_from_what_a_task_fixes() -> None:
 
 class TestCommand:
     def test_a_fault_is_named_with_exit_code_1_in_json_and_on_a_badge(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
+        monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
         words = ["certify", "benchmarks.planted:BlindLock", "--minutes", "0"]
         words += ["-o", str(tmp_path / "report.json"), "--badge", str(tmp_path / "badge.svg")]
         with pytest.raises(SystemExit) as ended:
@@ -174,7 +175,9 @@ class TestCommand:
         report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
         assert report["verdict"] == "faulty" and report["faults"] == ["text"]
         assert {line["check"] for line in report["checks"]} == set(CHECKS) - {"learnable"}
-        assert "fault: text" in capsys.readouterr().out
+        said = capsys.readouterr()
+        assert "fault: text" in said.out and "other processes ..." in said.out
+        assert "\\x1b" not in said.out + said.err  # codes of a terminal, shown as text
         assert "faulty: text" in (tmp_path / "badge.svg").read_text(encoding="utf-8")
 
     @pytest.mark.parametrize(
@@ -210,6 +213,11 @@ def test_a_badge_is_an_image_that_says_the_verdict(faults: tuple[str, ...]) -> N
     image = ElementTree.fromstring(badge(certificate))  # noqa: S314 -- our own text
     texts = [part.text for part in image.iter() if part.tag.endswith("text")]
     assert texts == ["reflectrl certify", f"faulty: {', '.join(faults)}" if faults else "sound"]
+
+
+def test_a_certificate_shows_what_the_coach_said(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Certificate("env", {}, [Finding("learnable", "note", "no", {"coach": ["rl-only: next: more \x1btime"]})]))
+    assert "coach: rl-only: next: more \\x1btime\n" in capsys.readouterr().out
 
 
 def test_learning_is_measured_beside_chance() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from xml.sax.saxutils import escape
 
 from rich.table import Table
@@ -16,10 +17,16 @@ LETTER, HEIGHT, MARGIN = 6.6, 20, 6
 """Width of a letter, and height and margin of a badge, in pixels."""
 
 
+@contextmanager
+def parts_shown() -> Iterator[Callable[[str], None]]:
+    """Name the part that is under way, on a terminal, and remove the line at the end."""
+    # rich writes past the guard of stdout, which would show the codes of a terminal as text.
+    with console(120).status("") as status:
+        yield lambda part: status.update(f"{part} ...")
+
+
 def show(certificate: Certificate) -> None:
     """Print the verdict, and a line for each check."""
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
     out = console(120)
     table = Table(title=printable_line(verdict(certificate)), title_justify="left")
     table.add_column("check", no_wrap=True)
@@ -29,6 +36,10 @@ def show(certificate: Certificate) -> None:
         words = printable_line(finding.words)
         table.add_row(finding.check, MARKS[finding.state], f"{words}" if finding.state != "ok" else words)
     out.print(table)
+    for finding in certificate.findings:
+        # What the coach says of a training that ended low; a terminal would break a long line within a word.
+        for line in finding.figures.get("coach", ()):
+            out.print(f"coach: {printable_line(line)}", soft_wrap=not out.is_terminal, markup=False, highlight=False)
     for name in certificate.faults:
         print(f"fault: {name}: it should be that {CHECKS[name]}")
 

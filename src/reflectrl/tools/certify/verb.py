@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ class Certify:
         """
         from reflectrl.tools.certify.certify import findings_of
         from reflectrl.tools.certify.gym_id import environment_of, is_gym_id
-        from reflectrl.tools.certify.shown import badge, show
+        from reflectrl.tools.certify.shown import badge, parts_shown, show
         from reflectrl.tools.certify.verdict import Certificate
 
         if self.minutes < 0:
@@ -56,7 +55,8 @@ class Certify:
         with environment_of(self.env) if is_gym_id(self.env) else _unchanged(self.env) as name:
             section = _plain(env_section(name, settings))
             _require_made(section, self.env)
-            findings = list(findings_of(section, self.minutes, _say))
+            with parts_shown() as say:
+                findings = list(findings_of(section, self.minutes, say))
         arguments = {key: value for key, value in section.items() if key != "name"}
         certificate = Certificate(self.env, arguments, findings)
         if self.out is not None:
@@ -102,9 +102,3 @@ def _write(path: Path, text: str) -> None:
     """Write a file at once or not at all."""
     with replacing(path) as file:
         file.write(text)
-
-
-def _say(part: str) -> None:
-    """Name the part that begins, where a person is watching."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{part} ...", end="", file=sys.stderr, flush=True)
