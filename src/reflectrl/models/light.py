@@ -456,10 +456,7 @@ def load_light(folder: Path, context: int) -> LightModel | None:
     """
     require_sound(folder)
     try:
-        config, about, card = (
-            json.loads((folder / name).read_text(encoding="utf-8")) if (folder / name).is_file() else {}
-            for name in ("config.json", "tokenizer_config.json", CARD)
-        )
+        config, about, card = (_json_in(folder / name) for name in ("config.json", "tokenizer_config.json", CARD))
         if not _ordinary(config, about) or card.get("chat"):
             return None
         tokenizer = LightTokenizer(folder / "tokenizer.json", about["eos_token"])
@@ -470,6 +467,11 @@ def load_light(folder: Path, context: int) -> LightModel | None:
         return None
     check_card(folder, tokenizer)
     return model
+
+
+def _json_in(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; empty if there is no such file."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def _ordinary(config: dict[str, Any], about: dict[str, Any]) -> bool:

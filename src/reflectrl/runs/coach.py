@@ -21,6 +21,8 @@ GAP = 0.2
 validation episodes is up to 0.09, so a smaller difference may be chance."""
 IDLE = 0.5
 """Share of the steps above which a single action dominates."""
+MORE_TIME = "give it more time (--minutes 20, or --rl.updates twice as many)"
+"""Remedy for a training that was still learning."""
 BRIEF = 256
 """Number of episodes below which a training says nothing about the environment."""
 
@@ -169,8 +171,12 @@ def advice(course: Course, name: str, luck: bool = False) -> tuple[str, str, str
 
 def _seen(course: Course) -> str:
     """Describe the course in figures."""
-    won = f"won {course.won:.1%} of" if course.won >= HARDLY else f"won {round(course.won * course.episodes):,} of"
-    won = won if course.won else "never won in"
+    if course.won >= HARDLY:
+        won = f"won {course.won:.1%} of"
+    elif course.won:  # a share would be rounded to "0.0%"
+        won = f"won {round(course.won * course.episodes):,} of"
+    else:
+        won = "never won in"
     parts = [f"{won} {course.episodes:,} episodes", f"validation {course.best:.0%} at best"]
     if course.won:
         parts.append(f"{course.early[0]:.0%} at first, {course.late[0]:.0%} in the end")
@@ -196,7 +202,7 @@ def _half_way(course: Course, luck: bool) -> Iterator[tuple[str, str]]:
     if not luck and course.late[0] > course.early[0] + 0.1 and course.late[0] > 0.9 * course.highest:
         yield (
             "it was still learning when it ended, and does about as well on validation tasks as on training tasks",
-            "give it more time (--minutes 20, or --rl.updates twice as many)",
+            MORE_TIME,
         )
 
 
@@ -280,7 +286,7 @@ def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str
     if course.late[0] > max(course.early[0] + 0.05, course.third + 0.02):
         yield (
             "success was still rising when it ended",
-            "give it more time (--minutes 20, or --rl.updates twice as many)",
+            MORE_TIME,
         )
     if luck:
         yield (

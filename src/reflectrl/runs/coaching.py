@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -22,21 +22,28 @@ from reflectrl.runs.coach import Course, OwnWins, advice, course_of
 from reflectrl.runs.folder import RunFolder
 from reflectrl.runs.projects import project_recipe
 
+Lines = Mapping[tuple[str, str, int], Sequence[Mapping[str, Any]]]
+"""Lines of metrics of each training, as `metrics_by_training` returns them."""
 
-def courses(recipe: Recipe, run: RunFolder) -> Iterator[tuple[str, int, Course]]:
+
+def courses(recipe: Recipe, run: RunFolder, metrics: Lines) -> Iterator[tuple[str, int, Course]]:
     """Yield each arm that learned by reward, with the seed and the course of its training that ended lowest."""
-    lines = metrics_by_training(run)
     for name, arm in select_arms(recipe.arms, recipe).items():
         if arm.rl is None:
             continue
-        trained = {seed: course_of(lines["rl", name, seed], warmup_of(recipe, run, arm, seed)) for seed in recipe.seeds}
+        trained = {
+            seed: course_of(metrics["rl", name, seed], warmup_of(recipe, run, arm, seed)) for seed in recipe.seeds
+        }
         known = [(seed, course) for seed, course in trained.items() if course is not None]
         if known:
             yield name, *min(known, key=lambda pair: pair[1].best)
 
 
-def metrics_by_training(run: RunFolder) -> dict[tuple[str, str, int], list[dict[str, Any]]]:
-    """Return the lines of metrics of each training: by kind, by arm or else artifact, and by seed."""
+def metrics_by_training(run: RunFolder) -> Lines:
+    """Return the lines of metrics of each training: by kind, by arm or else artifact, and by seed.
+
+    A training without lines has an empty list.
+    """
     lines: dict[tuple[str, str, int], list[dict[str, Any]]] = defaultdict(list)
     path = run.path / "metrics.jsonl"
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
@@ -45,7 +52,7 @@ def metrics_by_training(run: RunFolder) -> dict[tuple[str, str, int], list[dict[
     return lines
 
 
-def own_wins_of(recipe: Recipe, run: RunFolder, seed: int, tasks: int) -> OwnWins | None:
+def own_wins_of(recipe: Recipe, run: RunFolder, metrics: Lines, seed: int, tasks: int) -> OwnWins | None:
     """Return what a run's search for wins found, and how its imitation went; None if nothing was searched.
 
     Args:
@@ -57,7 +64,7 @@ def own_wins_of(recipe: Recipe, run: RunFolder, seed: int, tasks: int) -> OwnWin
     by_split = [list(read_episodes(path)) for path in paths]
     wins = {episode.task.id for episodes in by_split for episode in episodes}  # a single win stands in both files
     counts = [len(step.observation.actions) for episode in by_split[0] for step in episode.steps]
-    lines = metrics_by_training(run)["sft", "own-wins", seed]
+    lines = metrics["sft", "own-wins", seed]
     return OwnWins(
         wins=len(wins),
         searched=min(recipe.rl.own_wins, tasks),
@@ -84,7 +91,8 @@ def coach_lines(recipe: Recipe, run: RunFolder) -> Iterator[str]:
     """Yield the coach's lines at the end of a run: three for each arm that ended low, one where RL changed nothing."""
     typed = recipe.env.get("name", "").partition(":")[0]
     name = typed if project_recipe(typed) else recipe.env.get("name", "ENV")
-    trained = list(courses(recipe, run))
+    metrics = metrics_by_training(run)
+    trained = list(courses(recipe, run, metrics))
     if not trained:
         return
     make_env = partial(make, recipe.env)
@@ -98,7 +106,7 @@ def coach_lines(recipe: Recipe, run: RunFolder) -> Iterator[str]:
                 "is that of the policy before RL"
             )
         # Where luck decides, nothing is searched, and the files of wins are empty.
-        own = own_wins_of(recipe, run, seed, len(tasks)) if is_untrained and not luck else None
+        own = own_wins_of(recipe, run, metrics, seed, len(tasks)) if is_untrained and not luck else None
         if said := advice(replace(course, own_wins=own), name, luck):
             for title, words in zip(("seen", "likely", "next"), said, strict=True):
                 yield f"coach: {arm}: {title}: {printable_line(words)}"

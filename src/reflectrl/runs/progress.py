@@ -20,7 +20,7 @@ QUIET_SECONDS = 15.0
 """Shortest time (s) between two plain lines about an artifact."""
 
 WIDE = 100
-"""Columns from which on a terminal has room for a bar beside the count."""
+"""Least width of a terminal, in characters, that has room for a bar beside the count."""
 
 
 def silently(done: int, total: int, note: str) -> None:

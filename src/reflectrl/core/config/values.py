@@ -140,7 +140,7 @@ def _new_name(old: Any) -> str:
 
 
 def _section(value: Any, where: str, key: str) -> Mapping[str, Any]:
-    read = read_word(value) if isinstance(value, Word) else value
+    read = read_value(value)
     if not isinstance(read, Mapping):
         raise UserError(f"{where}: {key!r} is a section with keys of its own, not {_show(value)}")
     return read
@@ -178,7 +178,7 @@ def _scalar(hint: Any, value: Any, where: str, key: str) -> Any:
         if any("\ud800" <= letter <= "\udfff" for letter in value):  # bytes typed that are no UTF-8
             raise UserError(f"{where}: {key!r} is {_show(value)}; it must be text in UTF-8")
         return str(value)
-    read = read_word(value) if isinstance(value, Word) else value
+    read = read_value(value)
     if hint is float and type(read) is int:
         try:
             read = float(read)
@@ -201,6 +201,11 @@ def _plain(value: Any, where: str, key: str) -> Any:
     if not isinstance(value, str | bool | int | float):
         raise UserError(f"{where}: {key!r} must be text, a number, true or false, a list or a table, not {value}")
     return value
+
+
+def read_value(value: Any) -> Any:
+    """Return the value that a command-line word stands for; anything else unchanged."""
+    return read_word(value) if isinstance(value, Word) else value
 
 
 def read_word(word: Word) -> Any:
@@ -269,7 +274,7 @@ def _typed(hint: Any, value: Any, where: str, key: str, section: str) -> Any:
     if hint in CHECKED or typing.get_origin(hint) in (Literal, tuple):
         return convert(hint, value, where, key)
     if _is_table(hint) and value is not None:
-        read = read_word(value) if isinstance(value, Word) else value
+        read = read_value(value)
         if not isinstance(read, Mapping):
             example = f"'{{\"name\": 1}}' on the command line, {section}.{key} = {{name = 1}} in a recipe"
             raise UserError(f"{where}: {key!r} is a table ({example}), not {_show(value)}")

@@ -47,13 +47,18 @@ def check_learning(section: dict[str, Any], minutes: float, changes: Mapping[str
             return Finding("learnable", "unknown", f"the training ended early: {last:.300}")
         rows = {row["arm"]: row for row in json.loads(path.read_text(encoding="utf-8"))["summary"] if _is_whole(row)}
         said = [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("coach: ")]
-    learned, chance = ([rows[arm][key] for key in ("success", "low", "high")] for arm in (ARM, "random"))
+    learned, chance = _success(rows[ARM]), _success(rows["random"])
     figures = {"learned": learned, "random": chance, "minutes": minutes, "updates": UPDATES, "coach": said}
     figures |= {"learned_return": rows[ARM].get("mean_return"), "random_return": rows["random"].get("mean_return")}
     words = f"{percent(learned)} of the test tasks, by chance {percent(chance)}"
     if learned[1] > chance[2]:
         return Finding("learnable", "ok", f"yes: {words}", figures)
     return Finding("learnable", "note", f"not within {UPDATES} updates and {minutes:g} minutes: {words}", figures)
+
+
+def _success(row: dict[str, Any]) -> list[float]:
+    """Return the success rate of a row of results, and the ends of its interval."""
+    return [row["success"], row["low"], row["high"]]
 
 
 def _is_whole(row: dict[str, Any]) -> bool:

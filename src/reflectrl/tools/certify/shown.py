@@ -34,7 +34,7 @@ def show(certificate: Certificate) -> None:
     table.add_column("finding")
     for finding in certificate.findings:
         words = printable_line(finding.words)
-        table.add_row(finding.check, MARKS[finding.state], f"{words}" if finding.state != "ok" else words)
+        table.add_row(finding.check, MARKS[finding.state], words)
     out.print(table)
     for finding in certificate.findings:
         # What the coach says of a training that ended low; a terminal would break a long line within a word.

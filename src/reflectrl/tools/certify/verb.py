@@ -12,9 +12,8 @@ from typing import Annotated, Any
 import tyro
 
 from reflectrl.cli.projects import EnvName
-from reflectrl.core.config import Word
 from reflectrl.core.config.folders import replacing, require_writable
-from reflectrl.core.config.values import read_word
+from reflectrl.core.config.values import read_value
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
 from reflectrl.runs.projects import env_section
@@ -75,7 +74,7 @@ def _unchanged(name: str) -> Iterator[str]:
 
 def _plain(section: dict[str, Any]) -> dict[str, Any]:
     """Return the section with typed words as the values they stand for, so that other processes read the same."""
-    return {key: read_word(item) if isinstance(item, Word) else item for key, item in section.items()}
+    return {key: read_value(item) for key, item in section.items()}
 
 
 def _require_made(section: dict[str, Any], name: str) -> None:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reflectrl.cli.projects import EnvName
-from reflectrl.core.config import ModelConfig, Recipe, Word, read_recipe
-from reflectrl.core.config.values import read_word
+from reflectrl.core.config import ModelConfig, Recipe, read_recipe
+from reflectrl.core.config.values import read_value
 from reflectrl.core.plugins import announced, one_line
 from reflectrl.core.types import Episode, UserError
 from reflectrl.runs.projects import env_section, project_recipe
@@ -139,7 +139,7 @@ def listing(env: TextEnv) -> tuple[str, str]:
 
 def _require_stable_tasks(section: Mapping[str, Any], env: TextEnv) -> None:
     """Refuse tasks or first texts that change between processes, as the order of a set of words does."""
-    plain = json.dumps({key: read_word(item) if isinstance(item, Word) else item for key, item in section.items()})
+    plain = json.dumps({key: read_value(item) for key, item in section.items()})
     here = listing(env)
     for seed in "1", "2":
         command = [sys.executable, "-P", "-c", LISTS_TASKS, plain]  # -P: no file here stands in for a library
