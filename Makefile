@@ -34,8 +34,9 @@ locate: ## make .venv-locate with what finds files in repositories and no more; 
 demo: setup ## teach a small model to drive the dangerous taxi, on a CPU
 	$(BIN)/reflectrl run taxi-demo
 
+# Compiled modules are kept even where the environment forbids it: the tests start hundreds of processes that import the same.
 test: setup ## run the tests, in two processes where there are two cores
-	$(BIN)/python -m pytest -n auto --maxprocesses 2
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 2
 
 lint: setup ## formatting, lint, the English of docstrings, types
 	$(BIN)/ruff format --check .

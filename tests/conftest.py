@@ -21,6 +21,7 @@ from tests.order import pytest_collection_modifyitems, pytest_xdist_make_schedul
 
 __all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
 
+gc.disable()  # until everything is imported, see pytest_collection_finish
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
 if "REFLECTRL_DEVICE" not in os.environ:  # tests give the same results on a machine with a GPU (see tests/device.py)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -71,6 +72,7 @@ def pytest_collection_finish() -> None:
     """Let collections of garbage pass over what is imported by now: a million objects, a quarter of a second each."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
