@@ -105,9 +105,15 @@ def records(workload: Workload, episodes: int, seed: int = 0, first: int = 0) ->
 
 # ---- models --------------------------------------------------------------------------------------------------------
 
-SIZES = {"tiny": (1, 32, 2), "4x256": (4, 256, 4), "gpt2-small": (12, 768, 12), "gpt2-xl": (48, 1600, 25)}
+SIZES = {
+    "tiny": (1, 32, 2),
+    "2x64": (2, 64, 4),
+    "4x256": (4, 256, 4),
+    "gpt2-small": (12, 768, 12),
+    "gpt2-xl": (48, 1600, 25),
+}
 """Layers, width and heads by size."""
-VOCAB = {"tiny": 512, "4x256": 512}
+VOCAB = {"tiny": 512, "2x64": 512, "4x256": 512}
 """Rows of the embedding table, if not as in GPT-2."""
 GPT2_VOCAB = 50_257
 TOKENS = 512

@@ -48,14 +48,14 @@ def record(name: str, path: Path, count: int) -> None:
     unfinished.unlink(missing_ok=True)
     played = RecordEpisodes(make(name), unfinished, player="expert")
     won = 0
-    for task in evenly(env.tasks("train"), 4 * count):
-        _, info = env.reset(seed=0, options={"task": task})
+    for seed, task in enumerate(evenly(env.tasks("train"), 4 * count)):
+        _, info = env.reset(seed=seed, options={"task": task})
         actions = []
         while not env.done:
             actions.append(best(env))
             _, _, _, _, info = env.step(info["actions"].index(actions[-1]))
         if env.success:
-            _, seen = played.reset(seed=0, options={"task": task})
+            _, seen = played.reset(seed=seed, options={"task": task})
             for action in actions:
                 _, _, _, _, seen = played.step(seen["actions"].index(action))
             won += 1

@@ -202,10 +202,20 @@ def players_of(plan: Plan, name: str, arm: Arm) -> Players:
         return start
     config = replace(plan.recipe.rl, **arm.rl)
     own = None
-    # Only an untrained policy needs wins of a search. A taught one has the teacher's.
-    if arm.policy is base and config.own_wins and isinstance(start.policy, Artifact):
+    taught = isinstance(start.policy, Artifact) and start.policy.kind == "sft"
+    # A program that teaches shows enough. A few recorded episodes do not: RL alone would learn its tasks by heart.
+    few = arm.policy is plain and plan.recipe.teach.by == "log"
+    if (arm.policy is base or few) and config.own_wins and isinstance(start.policy, Artifact):
         own = stages.own_wins(plan, "own")
-        learned = stages.imitated_wins(plan, "own-wins", start=start.policy, train=own.part(0), validation=own.part(1))
+        learned = stages.imitated_wins(
+            plan,
+            "own-wins-shown" if few else "own-wins",
+            start=start.policy,
+            train=own.part(0),
+            validation=own.part(1),
+            shown=teaching(plan, "train") if few else None,
+            shown_apart=teaching(plan, "validation") if few else None,
+        )
         start = start._replace(policy=learned)
     log = episodes = None
     if config.replay_log:
@@ -224,7 +234,7 @@ def players_of(plan: Plan, name: str, arm: Arm) -> Players:
         policy=start.policy,
         log=log,
         teaching=episodes,
-        imitated=isinstance(start.policy, Artifact) and start.policy.kind == "sft",
+        imitated=taught,
         own=own and own.part(0),
         changes=dict(arm.rl),
         settings=settings,

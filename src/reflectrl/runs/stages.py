@@ -254,13 +254,23 @@ def own_wins(build: Build) -> None:
 
 
 @artifact("imitate", "sft", CHECKPOINT, settings=(*PLAYED, "sft", "rl.own_wins_updates"), shared=True)
-def imitated_wins(build: Build, *, start: Source, train: Path, validation: Path) -> None:
+def imitated_wins(
+    build: Build,
+    *,
+    start: Source,
+    train: Path,
+    validation: Path,
+    shown: Path | None = None,
+    shown_apart: Path | None = None,
+) -> None:
     """Train a policy to imitate the wins of a search. Without any, its weights stay as they are.
 
     Args:
         start: the initial model.
         train: the wins to imitate.
         validation: further wins, which choose the best weights.
+        shown: recorded episodes to imitate as well, which the initial model has learned already.
+        shown_apart: recorded episodes that choose the best weights together with `validation`.
     """
     from reflectrl.learn.checkpoint import drop_state, write_folder
     from reflectrl.learn.sft import train_sft
@@ -283,9 +293,13 @@ def imitated_wins(build: Build, *, start: Source, train: Path, validation: Path)
         ended = "no wins to imitate"
         if train.stat().st_size:
             ended = ""
-            rows = {path: sft_examples(recipe, lm, "plain", path, False, seed) for path in (train, validation)}
+            rows = [*sft_examples(recipe, lm, "plain", train, False, seed)]
+            rows_apart = [*sft_examples(recipe, lm, "plain", validation, False, seed)]
+            if shown is not None and shown_apart is not None:
+                rows += sft_examples(recipe, lm, "plain", shown, False, seed)
+                rows_apart += sft_examples(recipe, lm, "plain", shown_apart, False, seed)
             settings = replace(recipe.sft, steps=steps)
-            train_sft(lm, rows[train], rows[validation], settings, named_seed(seed, name), note, build.learner)
+            train_sft(lm, rows, rows_apart, settings, named_seed(seed, name), note, build.learner)
     build.tick(steps, steps, ended)
     write_folder(build.out, lm.saver(artifact=name, seed=seed))
     drop_state(build.learner)
@@ -331,7 +345,7 @@ def learned_online(
         wins += [episode for episode in read_episodes(teaching) if episode.success]
     if own is not None:
         wins += read_episodes(own)
-        imitated = bool(wins)
+        imitated = imitated or bool(wins)
     hold = imitated and config.baseline == "critic" and config.hold > 0
     if hold:
         config = after_imitation(config)
