@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.families import Marks, tiny_model
 from reflectrl.core.types import Sampling
-from reflectrl.models import batched
+from reflectrl.models import batched, packed
 from reflectrl.models.attention import Attend, BlockAttention, DecodingAttention
 from reflectrl.models.backend import Candidates, Counters
 from reflectrl.models.batched import BatchedAttention, WholeAttention, alike
@@ -36,6 +36,12 @@ from tests.models.test_families import check_exact
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
 CPU = torch.device("cpu")
 families = pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
+
+
+@pytest.fixture(autouse=True)
+def _block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other way is block by block, however small the blocks are."""
+    monkeypatch.setattr(packed, "SMALL", 0)
 
 
 def as_on_a_gpu(lm: LanguageModel, **shortcuts: bool) -> LanguageModel:
@@ -218,6 +224,38 @@ def test_an_updates_gradients_are_those_of_the_other_way(pair: Pair, family: str
     assert len(pairs) > 5
     size = sum(float(b.square().sum()) for _, b in pairs)
     assert sum(float((a - b).square().sum()) for a, b in pairs) < 1e-8 * size
+
+
+@families
+@pytest.mark.parametrize("scoring", ["enumeration", "options"])
+def test_small_blocks_on_a_cpu_are_learned_in_a_few_calls_with_the_same_gradients(
+    pair: Pair, family: str, scoring: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = pair(family)[0]
+    lm.ensure_option_head().data.normal_(generator=torch.Generator(lm.device).manual_seed(1))
+    prompts = [(1, 2, 3, 4 + row, *range(20, 22 + row % 5)) for row in range(24)]
+    answers = [LABELS if scoring == "enumeration" else TEXTS] * len(prompts)
+    found, counts, rows = [], [], 0.0
+    for small in (0, 6_400):
+        monkeypatch.setattr(packed, "SMALL", small)
+        with Calls() as counted:
+            logits_PA, _ = lm.backend.score(prompts, answers, scoring)
+        loss = logits_PA.masked_fill(logits_PA.isinf(), 0.0).sin().sum()
+        found.append(torch.autograd.grad(loss, [*lm.parameters()], allow_unused=True))
+        counts.append(counted.count)
+    for one, other in zip(*found, strict=True):
+        if one is not None:
+            rows += float(one.abs().sum())
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+    assert rows > 0 and counts[1] < 0.8 * counts[0]
+
+
+@pytest.mark.parametrize(("count", "width", "small"), [(16, 64, True), (16, 256, False), (7, 64, False)])
+def test_whether_blocks_are_small_is_a_matter_of_tokens_width_and_number(
+    count: int, width: int, small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    assert packed.are_small(apart([(1,) * 40] * count).blocks, width) is small
 
 
 @families

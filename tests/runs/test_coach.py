@@ -48,6 +48,9 @@ IDLE = {"main_action": "wait", "main_share": 14 / 15}
         (("lost it again", "--rl.schedule linear"), [0.45] * 10 + [0.1] * 10, [0.0] * 20, {}),
         (("still rising", "--minutes"), [0.02 * i for i in range(20)], [0.02 * i for i in range(20)], {}),
         (("tries nothing else", "--rl.entropy-coef"), [0.3] * 20, [0.3] * 20, {"entropy": -14.0}),
+        (("avoid costs rather than to win", "wins 20% of its tasks", "stays with 'wait'", "--seeds 1 2"),
+         [0.2] * 20, [-0.75 + 0.035 * i for i in range(20)], IDLE),
+        (("still rising",), [0.02 * i for i in range(20)], [0.02 * i for i in range(20)], IDLE),
         (("hide what matters", "reflectrl play my_env"), [0.3] * 20, [0.3] * 20, {}),
     ],
 )  # fmt: skip

@@ -142,3 +142,25 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
 def test_keys_that_do_not_go_together_are_refused(like: LIKE, overrides: list[str], problem: str) -> None:
     with pytest.raises(UserError, match=problem):
         like(*overrides)
+
+
+def weights(run: Path, name: str) -> bytes:
+    return (run / "checkpoints" / "seed0" / name / "model.safetensors").read_bytes()
+
+
+def test_recorded_episodes_are_imitated_again_together_with_wins_of_a_search(
+    like: LIKE, demos: Path, tmp_path: Path
+) -> None:
+    """Few episodes are recorded, so that RL alone would learn their tasks by heart."""
+    search = ("rl.own_wins=4", "rl.own_wins_updates=3", "sft.eval_every=1")
+    recipe, run = by_log(like, demos, "arms=sft-no-reflection,no-reflection", *search), tmp_path / "run"
+    planned = " | ".join(pipeline.graph_lines(recipe, run))
+    assert "imitate own-wins-shown (seed 0): missing; from sft plain, wins own, wins own, teach train" in planned
+    assert "rl no-reflection (seed 0): missing; from imitate own-wins-shown, wins own" in planned
+    pipeline.run(recipe, run)
+    assert all(episode.success for episode in read_episodes(run / "episodes" / "wins-seed0-train.jsonl"))
+    assert weights(run, "own-wins-shown") != weights(run, "plain")
+
+
+def test_a_teacher_shows_enough_and_nothing_is_searched(like: LIKE, tmp_path: Path) -> None:
+    assert "wins own" not in " | ".join(pipeline.graph_lines(like("arms=no-reflection", "rl.own_wins=4"), tmp_path))

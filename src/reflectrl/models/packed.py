@@ -34,14 +34,10 @@ if TYPE_CHECKING:
 WORTH_SHARING = 0.5
 """Largest share of a batch's tokens that may remain after sharing. Above it, sharing is not worth it on a GPU."""
 
-SMALL = 6_400
-"""Mean size of a pass's blocks, (new tokens + visible tokens / 4) · width, up to which a CPU attends them in padded
-batches. A call per block costs the same however little it computes, and padded batches cost copies in proportion to
-that size. Measured on a Xeon with 16 and 64 blocks of 6 to 100 tokens after 0, 40 and 160 others, models of width 64,
-256 and 768: up to this size, padded batches took 0.24 to 0.86 of the time in 22 of 23 cells (docs/results/engine.md)."""
-
-FEW = 8
-"""Smallest number of blocks for which a CPU makes padded batches."""
+SMALL, FEW = 6_400, 8
+"""Largest mean size of a pass's blocks, (new tokens + visible tokens / 4) · width, and smallest number of blocks, with
+which a CPU attends them in padded batches. A call for each block costs the same however little it computes; padded
+batches cost copies in proportion to that size. Measured by `benchmarks.blocks` (docs/results/engine.md)."""
 
 
 def are_small(blocks: Sequence[Block], width: int) -> bool:

@@ -195,26 +195,38 @@ def start_of(plan: Plan, arm: Arm) -> Players:
     return players
 
 
+def imitation_of_wins(recipe: Recipe, arm: Arm) -> str | None:
+    """Return the name of an arm's imitation of wins that a search finds (`rl.own_wins`); None if it has none.
+
+    A program that teaches shows enough. A few recorded episodes do not: RL alone would learn its tasks by heart.
+    """
+    if arm.rl is None or not replace(recipe.rl, **arm.rl).own_wins:
+        return None
+    if arm.policy is base:
+        return "own-wins"
+    if arm.policy is plain and recipe.teach.by == "log":
+        return "own-wins-shown"
+    return None
+
+
 def players_of(plan: Plan, name: str, arm: Arm) -> Players:
     """Plan the models with which an arm plays: after online RL, if it has any."""
     start = start_of(plan, arm)
     if arm.rl is None:
         return start
     config = replace(plan.recipe.rl, **arm.rl)
-    own = None
     taught = isinstance(start.policy, Artifact) and start.policy.kind == "sft"
-    # A program that teaches shows enough. A few recorded episodes do not: RL alone would learn its tasks by heart.
-    few = arm.policy is plain and plan.recipe.teach.by == "log"
-    if (arm.policy is base or few) and config.own_wins and isinstance(start.policy, Artifact):
+    own, imitation = None, imitation_of_wins(plan.recipe, arm)
+    if imitation and isinstance(start.policy, Artifact):
         own = stages.own_wins(plan, "own")
         learned = stages.imitated_wins(
             plan,
-            "own-wins-shown" if few else "own-wins",
+            imitation,
             start=start.policy,
             train=own.part(0),
             validation=own.part(1),
-            shown=teaching(plan, "train") if few else None,
-            shown_apart=teaching(plan, "validation") if few else None,
+            shown=teaching(plan, "train") if taught else None,
+            shown_apart=teaching(plan, "validation") if taught else None,
         )
         start = start._replace(policy=learned)
     log = episodes = None

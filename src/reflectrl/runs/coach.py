@@ -282,6 +282,13 @@ def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str
         )
     # Before what follows: more time would only be spent on training tasks.
     yield from _memorised(course)
+    # A return that rises much more than success comes from costs avoided.
+    if course.share >= IDLE and moved and course.late[0] - course.early[0] < gain / 3:
+        yield (
+            f"it learned to avoid costs rather than to win: it still wins {course.late[0]:.0%} of its tasks, and in "
+            f"most of the others it stays with {course.action!r}",
+            f"more variety (--rl.entropy-coef 0.1), another start (--seeds 1 2), lower costs of trying, or {show}",
+        )
     # Later than both: a training that rose at first and then stood still needs another remedy than time.
     if course.late[0] > max(course.early[0] + 0.05, course.third + 0.02):
         yield (

@@ -17,7 +17,7 @@ from reflectrl.core.episodes import read_episodes
 from reflectrl.core.terminal import printable_line
 from reflectrl.learn.online import after_imitation
 from reflectrl.learn.signal import luck_decides
-from reflectrl.runs.arms import Arm, base, select_arms
+from reflectrl.runs.arms import Arm, base, imitation_of_wins, select_arms
 from reflectrl.runs.coach import Course, OwnWins, advice, course_of
 from reflectrl.runs.folder import RunFolder
 from reflectrl.runs.projects import project_recipe
@@ -52,10 +52,13 @@ def metrics_by_training(run: RunFolder) -> Lines:
     return lines
 
 
-def own_wins_of(recipe: Recipe, run: RunFolder, metrics: Lines, seed: int, tasks: int) -> OwnWins | None:
+def own_wins_of(
+    recipe: Recipe, run: RunFolder, losses: Sequence[Mapping[str, Any]], seed: int, tasks: int
+) -> OwnWins | None:
     """Return what a run's search for wins found, and how its imitation went; None if nothing was searched.
 
     Args:
+        losses: lines of metrics of the imitation.
         tasks: number of training tasks of the environment.
     """
     paths = [run.path / "episodes" / f"wins-seed{seed}-{split}.jsonl" for split in ("train", "validation")]
@@ -64,7 +67,6 @@ def own_wins_of(recipe: Recipe, run: RunFolder, metrics: Lines, seed: int, tasks
     by_split = [list(read_episodes(path)) for path in paths]
     wins = {episode.task.id for episodes in by_split for episode in episodes}  # a single win stands in both files
     counts = [len(step.observation.actions) for episode in by_split[0] for step in episode.steps]
-    lines = metrics["sft", "own-wins", seed]
     return OwnWins(
         wins=len(wins),
         searched=min(recipe.rl.own_wins, tasks),
@@ -72,7 +74,7 @@ def own_wins_of(recipe: Recipe, run: RunFolder, metrics: Lines, seed: int, tasks
         tasks=tasks,
         scoring=recipe.play.scoring,
         chance=fmean(math.log(count) for count in counts) if counts else 0.0,
-        losses=tuple((line["loss"], line["eval_loss"]) for line in lines),
+        losses=tuple((line["loss"], line["eval_loss"]) for line in losses),
     )
 
 
@@ -99,14 +101,15 @@ def coach_lines(recipe: Recipe, run: RunFolder) -> Iterator[str]:
     tasks = make_env().tasks("train")
     luck = luck_decides(make_env, tasks)
     for arm, seed, course in trained:
-        is_untrained = select_arms([arm], recipe)[arm].policy is base
-        if course.is_from_before and not is_untrained:
+        chosen = select_arms([arm], recipe)[arm]
+        if course.is_from_before and chosen.policy is not base:
             yield (
                 f"coach: {arm}: no later weights did better on validation tasks than those from before RL, so its row "
                 "is that of the policy before RL"
             )
-        # Where luck decides, nothing is searched, and the files of wins are empty.
-        own = own_wins_of(recipe, run, metrics, seed, len(tasks)) if is_untrained and not luck else None
+        own, imitation = None, imitation_of_wins(recipe, chosen)
+        if imitation and not luck:  # where luck decides, nothing is searched, and the files of wins are empty
+            own = own_wins_of(recipe, run, metrics["sft", imitation, seed], seed, len(tasks))
         if said := advice(replace(course, own_wins=own), name, luck):
             for title, words in zip(("seen", "likely", "next"), said, strict=True):
                 yield f"coach: {arm}: {title}: {printable_line(words)}"
