@@ -13,7 +13,8 @@ import argparse
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -22,8 +23,8 @@ from reflectrl.models.batched import BatchedAttention
 from reflectrl.models.packed import SMALL, are_small
 from reflectrl.models.sharing import Block, pack
 
-MODELS = ((64, 4, 2), (256, 4, 4), (768, 12, 12))
-"""Width, heads and layers."""
+MODELS = {64: (4, 2), 256: (4, 4), 768: (12, 12)}
+"""Width of a model → its heads and layers."""
 
 
 def blocks_of(count: int, before: int, new: int) -> list[Block]:
@@ -32,7 +33,7 @@ def blocks_of(count: int, before: int, new: int) -> list[Block]:
     prompts = []
     for _ in range(count):
         own = [rng.randrange(500, 9000) for _ in range(int(new * rng.uniform(0.7, 1.3)))]
-        prompts.append([*range(before), *own])
+        prompts.append((*range(before), *own))
     return pack(prompts).blocks
 
 
@@ -47,12 +48,13 @@ def seconds(blocks: Sequence[Block], width: int, heads: int, layers: int, repeti
         for layer in range(layers):
             attend(layer, query, key, value).backward(gradient)
 
-    def spent(make: type) -> float:
+    def spent(make: Callable[[], Attend]) -> float:
         began = time.process_time()
-        learn(BlockAttention(blocks) if make is BlockAttention else BatchedAttention(blocks, None, layers, device))
+        learn(make())
         return time.process_time() - began
 
-    pairs = [(spent(BlockAttention), spent(BatchedAttention)) for _ in range(1 + repetitions)][1:]
+    ways = partial(BlockAttention, blocks), partial(BatchedAttention, blocks, None, layers, device)
+    pairs = [[spent(way) for way in ways] for _ in range(1 + repetitions)][1:]
     alone, batched = (statistics.median(column) for column in zip(*pairs, strict=True))
     return alone, batched
 
@@ -60,6 +62,7 @@ def seconds(blocks: Sequence[Block], width: int, heads: int, layers: int, repeti
 def main() -> None:
     """Print a line per cell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--widths", nargs="+", type=int, default=[64, 256], choices=MODELS, help="widths of models")
     parser.add_argument("--counts", nargs="+", type=int, default=[8, 16, 64], help="numbers of blocks")
     parser.add_argument("--before", nargs="+", type=int, default=[0, 40, 160], help="tokens that all blocks share")
     parser.add_argument("--new", nargs="+", type=int, default=[6, 12, 25, 50, 100], help="tokens of a block")
@@ -68,7 +71,8 @@ def main() -> None:
     torch.set_num_threads(1)
     print("| width | blocks | before | new | size | one by one (ms) | batched (ms) | batched / one by one | chosen |")
     print("|---|---|---|---|---|---|---|---|---|")
-    for width, heads, layers in MODELS:
+    for width in asked.widths:
+        heads, layers = MODELS[width]
         for count in asked.counts:
             for before in asked.before:
                 for new in asked.new:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import choices, identical, offline, play, sft, update
+from benchmarks import blocks, choices, identical, offline, play, sft, update
 from benchmarks.settings import Settings
 from reflectrl.cli import main
 from reflectrl.models.lm import LanguageModel
@@ -78,6 +78,17 @@ def test_a_lol_reads_the_samples_that_likelihood_reads() -> None:
 def test_action_texts_get_the_plain_sides_scores() -> None:
     [row] = choices.rows(TINY)
     assert row["largest difference"] < 1e-4 and row["enumeration, ms"] > 0
+
+
+def test_small_blocks_are_measured_both_ways(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "--widths 64 --counts 9 --before 40 --new 6 100 --repetitions 1"
+    monkeypatch.setattr("sys.argv", ["blocks", *words.split()])
+    blocks.main()
+    *_, small, large, _, _ = capsys.readouterr().out.splitlines()
+    assert small.startswith("| 64 | 9 | 40 | 6 |") and small.endswith("| batched |")
+    assert large.endswith("| one by one |")
 
 
 def test_memories_are_hit() -> None:
