@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from reflectrl.runs.report.data import Metric
+from reflectrl.runs.report.data import Metric, read_metrics
 from reflectrl.runs.report.learned import by_episodes, by_minutes, learned_plots
-from reflectrl.runs.report.plots import POINTS, curve, stage_changes, window_of
+from reflectrl.runs.report.plots import POINTS, curve, curve_sections, stage_changes, window_of
 from reflectrl.runs.report.svg import looks
 
 
@@ -64,3 +67,16 @@ def test_what_reward_taught_is_drawn_over_episodes_played_and_over_minutes() -> 
     assert arms == ["reflect-rl"]
     assert [plot.title for plot in plots] == ["By episodes played", "By minutes of training"]
     assert learned_plots([metric(1, arm="sft", eval_success=1.0)], times, looks(["sft"])) == ([], [])
+
+
+def test_trainings_that_arms_share_have_a_curve_each(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rows = [
+        {"kind": "sft", "seed": 0, "arm": None, "artifact": name, "step": step, "loss": loss}
+        for name, loss in (("plain", 1.0), ("plain-positive", 2.0))
+        for step in (0, 5)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    metrics = read_metrics(path)
+    [section] = curve_sections(metrics, looks(metric.arm for metric in metrics))
+    assert section.arms == ("plain", "plain-positive") and section.shared

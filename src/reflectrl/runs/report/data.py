@@ -72,7 +72,13 @@ class Results:
 
 @dataclass(frozen=True)
 class Metric:
-    """One line of metrics.jsonl: the finite numbers logged at one step. `kind` names the training ("rl", "sft")."""
+    """One line of metrics.jsonl: the finite numbers logged at one step.
+
+    Attributes:
+        arm: the arm that was trained. A training that arms share has the name of what it made ("plain").
+        kind: the kind of training ("rl", "sft").
+        shared: True if several arms may share the training.
+    """
 
     arm: str
     kind: str
@@ -80,6 +86,7 @@ class Metric:
     step: int
     stage: str
     values: Mapping[str, float]
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -256,9 +263,10 @@ def _metric(row: dict[str, Any]) -> Metric:
         for name, value in row.items()
         if name not in known and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
-    arm = str(row.get("arm") or SHARED)
+    arm = str(row.get("arm") or row.get("artifact") or SHARED)
     kind = str(row["part"] if "part" in row else row["kind"])  # "part" is what older versions called it
-    return Metric(arm, kind, int(row.get("seed") or 0), int(row["step"]), str(row.get("stage") or ""), values)
+    seed, step, stage = int(row.get("seed") or 0), int(row["step"]), str(row.get("stage") or "")
+    return Metric(arm, kind, seed, step, stage, values, shared=not row.get("arm"))
 
 
 def in_page_order(arms: list[str]) -> list[str]:

@@ -70,12 +70,19 @@ class Plot:
 
 @dataclass(frozen=True)
 class CurveSection:
-    """The plots of a kind of training. `window` is the number of steps averaged into a point."""
+    """The plots of a kind of training.
+
+    Attributes:
+        arms: names of the curves.
+        window: number of steps averaged into a point.
+        shared: True if one of the curves is a training that several arms may share.
+    """
 
     title: str
     arms: tuple[str, ...]
     plots: tuple[Plot, ...]
     window: int
+    shared: bool
 
 
 # ---- learning curves -----------------------------------------------------------------------------------------------
@@ -103,7 +110,8 @@ def _section(kind: str, metrics: Sequence[Metric], looks: Mapping[str, Look], pr
             curves[arm] = curve([metric for metric in metrics if metric.arm == arm], name, window)
         if any(curves.values()):
             plots.append(Plot(title, _curve_svg(curves, name, looks, changes, f"{prefix}{i}-")))
-    return CurveSection(KINDS.get(kind, kind), tuple(arms), tuple(plots), window)
+    shared = any(metric.shared for metric in metrics)
+    return CurveSection(KINDS.get(kind, kind), tuple(arms), tuple(plots), window, shared)
 
 
 def window_of(steps: Iterable[int]) -> int:
