@@ -236,7 +236,7 @@ def test_small_blocks_on_a_cpu_are_learned_in_a_few_calls_with_the_same_gradient
     prompts = [(1, 2, 3, 4 + row, *range(20, 22 + row % 5)) for row in range(24)]
     answers = [LABELS if scoring == "enumeration" else TEXTS] * len(prompts)
     found, counts, rows = [], [], 0.0
-    for small in (0, 6_400):
+    for small in (0, 4_500):
         monkeypatch.setattr(packed, "SMALL", small)
         with Calls() as counted:
             logits_PA, _ = lm.backend.score(prompts, answers, scoring)

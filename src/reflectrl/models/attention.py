@@ -2,7 +2,7 @@
 
 All other parts of a transformer look at one token at a time, so only attention needs to know which tokens belong
 together. Blocks are attended one by one, each over exactly the keys that it sees. Nothing is padded. On a CPU this is
-as fast as a padded batch (for GPUs see `batched.py`). During generation each row has only a few new tokens, so all
+as fast as a padded batch, except for many small blocks (for these, and for GPUs, see `batched.py`). During generation each row has only a few new tokens, so all
 rows are attended together.
 """
 

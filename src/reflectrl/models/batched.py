@@ -1,7 +1,7 @@
-"""Attention of a pass over blocks for GPUs: the results of `BlockAttention`, many blocks at a time.
+"""Attention of a pass over blocks in padded batches: the results of `BlockAttention`, many blocks at a time.
 
-On a GPU every call costs a launch, however little it computes, and the device idles whenever the host waits for a
-result. So blocks of similar length are attended together in padded batches. Less than half of each dimension of a batch
+GPUs use it for all passes, CPUs for those of many small blocks (`packed.SMALL`). On a GPU every call costs a launch,
+however little it computes, and the device idles whenever the host waits for a result. So blocks of similar length are attended together in padded batches. Less than half of each dimension of a batch
 is padding, and a pass needs only a handful of batches, whatever its number of blocks. All indices and masks go to the
 device before the first layer, and nothing is read back.
 """
@@ -63,8 +63,8 @@ class BatchedAttention:
 class WholeAttention:
     """Attention of prompts that share nothing. Each sees only itself, so padded batches need no mask.
 
-    On a CPU this gains nothing: the saved calls cost as much as the copies. Update and SFT of a model with four layers
-    of width 256, on 16 and 64 rows of 155 tokens, were 0.87 to 1.05 times as fast.
+    On a CPU this gains nothing unless they are short: the saved calls cost as much as the copies. Update and SFT of a
+    model with four layers of width 256, on 16 and 64 rows of 155 tokens, were 0.87 to 1.05 times as fast.
 
     Args:
         blocks: one for each prompt, without a context.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 WORTH_SHARING = 0.5
 """Largest share of a batch's tokens that may remain after sharing. Above it, sharing is not worth it on a GPU."""
 
-SMALL, FEW = 6_400, 8
+SMALL, FEW = 4_500, 8
 """Largest mean size of a pass's blocks, (new tokens + visible tokens / 4) · width, and smallest number of blocks, with
 which a CPU attends them in padded batches. A call for each block costs the same however little it computes; padded
 batches cost copies in proportion to that size. Measured by `benchmarks.blocks` (docs/results/engine.md)."""
