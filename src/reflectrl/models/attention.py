@@ -2,8 +2,8 @@
 
 All other parts of a transformer look at one token at a time, so only attention needs to know which tokens belong
 together. Blocks are attended one by one, each over exactly the keys that it sees. Nothing is padded. On a CPU this is
-as fast as a padded batch, except for many small blocks (for these, and for GPUs, see `batched.py`). During generation each row has only a few new tokens, so all
-rows are attended together.
+as fast as a padded batch, except for many small blocks (for these, and for GPUs, see `batched.py`). During generation
+each row has only a few new tokens, so all rows are attended together.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Attention of a pass over blocks in padded batches: the results of `BlockAttention`, many blocks at a time.
 
 GPUs use it for all passes, CPUs for those of many small blocks (`packed.SMALL`). On a GPU every call costs a launch,
-however little it computes, and the device idles whenever the host waits for a result. So blocks of similar length are attended together in padded batches. Less than half of each dimension of a batch
-is padding, and a pass needs only a handful of batches, whatever its number of blocks. All indices and masks go to the
-device before the first layer, and nothing is read back.
+however little it computes, and the device idles whenever the host waits for a result. So blocks of similar length are
+attended together in padded batches. Less than half of each dimension of a batch is padding, and a pass needs only a
+handful of batches, whatever its number of blocks. All indices and masks go to the device before the first layer, and
+nothing is read back.
 """
 
 from __future__ import annotations

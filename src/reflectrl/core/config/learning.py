@@ -285,8 +285,8 @@ class RLConfig:
     """Bonus for reaching an observation for the n-th time: this number, divided by the square root of n. It is never
     part of the reported reward."""
     own_wins: Natural = 0
-    """Before RL from an untrained model, or from one that was shown recorded episodes: number of training tasks for
-    which a search in the environment looks for a win to imitate ([exploration.md](exploration.md)). 0 turns this off;
+    """Number of training tasks for which a search in the environment looks for a win to imitate before RL
+    ([exploration.md](exploration.md)), if the policy is untrained or was shown recorded episodes. 0 turns this off;
     where luck decides what an action does, or chance wins half of the episodes, nothing is searched."""
     own_wins_steps: Count = 200_000
     """Environment steps after which that search ends. A single task gets a tenth of them at most."""
