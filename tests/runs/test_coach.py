@@ -126,6 +126,16 @@ def test_memorised_tasks_are_not_given_more_time() -> None:
     assert words is not None and "memorised" in words[1]
 
 
+def test_where_training_tasks_are_all_won_more_time_teaches_nothing() -> None:
+    solved = lines([min(0.7 + 0.05 * i, 0.98) for i in range(20)], [0.0] * 20)
+    for line in solved:
+        line["eval_success"] = 0.87
+    course = course_of(solved)
+    assert course is not None
+    words = advice(course, "my_env")
+    assert words is not None and "98% of its training tasks but 87%" in words[1] and "more training tasks" in words[2]
+
+
 class Buttons(TextEnv):
     """Press the buttons of a code that no text tells."""
 
