@@ -289,7 +289,7 @@ def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str
         yield (
             f"it learned to avoid costs rather than to win: it still wins {course.late[0]:.0%} of its tasks, and in "
             f"most of the others it stays with {course.action!r}",
-            f"more variety (--rl.entropy-coef 0.1), another start (--seeds 1 2), lower costs of trying, or {show}",
+            f"another start (--seeds 1 2), lower costs of trying, or {show}",
         )
     # Later than both: a training that rose at first and then stood still needs another remedy than time.
     if course.late[0] > max(course.early[0] + 0.05, course.third + 0.02):
