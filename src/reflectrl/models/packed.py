@@ -139,10 +139,9 @@ class PackedBackend:
 
     def _attention(self, blocks: Sequence[Block], caches: Sequence[KVCache] | None) -> Attend:
         """Choose the implementation of attention for the blocks of a pass."""
-        alone = not self.lm.shortcuts.batched
-        if alone and caches is None:  # with caches, a block's keys lie in one piece, and are copied for nobody
-            alone = not are_small(blocks, self.lm.hidden_size)
-        if alone:
+        # A cache holds its keys in one piece, so with caches a call for each block copies nothing.
+        is_small = caches is None and are_small(blocks, self.lm.hidden_size)
+        if not self.lm.shortcuts.batched and not is_small:
             return BlockAttention(blocks, caches)
         if caches is None and share_nothing(blocks):
             return WholeAttention(blocks, self.device)
