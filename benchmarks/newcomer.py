@@ -16,8 +16,10 @@ the newcomers:
 
 The virtual environment borrows the packages that are installed here, so that nothing is downloaded. With `--fresh` it
 is empty at first, and pip installs everything by `constraints.txt`. Wall-clock and CPU seconds are shown separately,
-since a machine may do other things too. The exit code is 1 if a newcomer needs more than 10 commands or more minutes
-than its limit (10; of strangers 20), or wins too few tasks.
+since a machine may do other things too. Further words, such as `--threads 1`, go to `reflectrl run`.
+
+The exit code is 1 if a newcomer needs more than 10 commands or more minutes than its limit (10; of strangers 20), or
+wins too few tasks.
 """
 
 from __future__ import annotations
