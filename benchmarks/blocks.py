@@ -20,7 +20,7 @@ import torch
 
 from reflectrl.models.attention import Attend, BlockAttention
 from reflectrl.models.batched import BatchedAttention
-from reflectrl.models.packed import SMALL, are_small
+from reflectrl.models.packed import SMALL, are_small, mean_size
 from reflectrl.models.sharing import Block, pack
 
 MODELS = {64: (4, 2), 256: (4, 4), 768: (12, 12)}
@@ -77,11 +77,11 @@ def main() -> None:
             for before in asked.before:
                 for new in asked.new:
                     blocks = blocks_of(count, before, new)
-                    size = sum(len(block.ids) + (block.start + len(block.ids)) / 4 for block in blocks) / len(blocks)
                     alone, batched = seconds(blocks, width, heads, layers, asked.repetitions)
+                    size = mean_size(blocks, width)
                     chosen = "batched" if are_small(blocks, width) else "one by one"
                     print(
-                        f"| {width} | {len(blocks)} | {before} | {new} | {size * width:,.0f} | {1000 * alone:.1f} | "
+                        f"| {width} | {len(blocks)} | {before} | {new} | {size:,.0f} | {1000 * alone:.1f} | "
                         f"{1000 * batched:.1f} | {batched / alone:.2f} | {chosen} |",
                         flush=True,
                     )

@@ -27,6 +27,15 @@ def lines(rates: list[float], returns: list[float], **last: Any) -> list[dict[st
     return made
 
 
+def held_at(validation: float, rates: list[float], returns: list[float]) -> tuple[str, str, str]:
+    """Words about a training whose success on validation tasks never changed."""
+    course = course_of([line | {"eval_success": validation} for line in lines(rates, returns)])
+    assert course is not None
+    words = advice(course, "my_env")
+    assert words is not None
+    return words
+
+
 def said(*given: Any, luck: bool = False, own: OwnWins | None = None, **last: Any) -> str:
     course = course_of(lines(*given, **last))
     assert course is not None
@@ -103,13 +112,8 @@ def test_a_training_that_ends_half_way_gets_words_only_for_a_clear_reason() -> N
     assert "still learning" in said(rising, rising)
     assert said(rising, rising, luck=True) == ""  # half may be all that can be won
     assert said([0.7] * 20, [0.7] * 20, own=OwnWins(80, 80, 200_000, 80, "options", 1.98, FUSEBOX)) == ""
-    memorised = lines([0.95] * 20, [1.0] * 20)
-    for line in memorised:
-        line["eval_success"] = 0.6
-    course = course_of(memorised)
-    assert course is not None
-    words = advice(course, "my_env")
-    assert words is not None and "95% of its training tasks but 60%" in words[1] and "more training tasks" in words[2]
+    words = held_at(0.6, [0.95] * 20, [1.0] * 20)
+    assert "95% of its training tasks but 60%" in words[1] and "more training tasks" in words[2]
 
 
 def test_a_single_win_is_not_rounded_away() -> None:
@@ -117,23 +121,12 @@ def test_a_single_win_is_not_rounded_away() -> None:
 
 
 def test_memorised_tasks_are_not_given_more_time() -> None:
-    memorised = lines([0.03 * i for i in range(20)], [0.0] * 20)
-    for line in memorised:
-        line["eval_success"] = 0.1
-    course = course_of(memorised)
-    assert course is not None
-    words = advice(course, "my_env")
-    assert words is not None and "memorised" in words[1]
+    assert "memorised" in held_at(0.1, [0.03 * i for i in range(20)], [0.0] * 20)[1]
 
 
 def test_where_training_tasks_are_all_won_more_time_teaches_nothing() -> None:
-    solved = lines([min(0.7 + 0.05 * i, 0.98) for i in range(20)], [0.0] * 20)
-    for line in solved:
-        line["eval_success"] = 0.87
-    course = course_of(solved)
-    assert course is not None
-    words = advice(course, "my_env")
-    assert words is not None and "98% of its training tasks but 87%" in words[1] and "more training tasks" in words[2]
+    words = held_at(0.87, [min(0.7 + 0.05 * i, 0.98) for i in range(20)], [0.0] * 20)
+    assert "98% of its training tasks but 87%" in words[1] and "more training tasks" in words[2]
 
 
 class Buttons(TextEnv):

@@ -34,20 +34,32 @@ if TYPE_CHECKING:
 WORTH_SHARING = 0.5
 """Largest share of a batch's tokens that may remain after sharing. Above it, sharing is not worth it on a GPU."""
 
-SMALL, FEW = 4_500, 8
-"""Largest mean size of a pass's blocks, (new tokens + visible tokens / 4) · width, and smallest number of blocks, with
-which a CPU attends them in padded batches. A call for each block costs the same however little it computes; padded
-batches cost copies in proportion to that size. Measured by `benchmarks.blocks` (docs/results/engine.md)."""
+SMALL = 4_500
+"""Largest `mean_size` of a pass's blocks with which a CPU attends them in padded batches. A call for each block costs
+the same however little it computes; padded batches cost copies in proportion to that size. Measured by
+`benchmarks.blocks` (docs/results/engine.md)."""
+
+FEW = 8
+"""Smallest number of blocks for which a CPU makes padded batches."""
 
 
-def are_small(blocks: Sequence[Block], width: int) -> bool:
-    """Return whether the blocks of a pass are so small that a CPU attends them sooner in padded batches.
+def mean_size(blocks: Sequence[Block], width: int) -> float:
+    """Return the mean of (new tokens + visible tokens / 4) · width over the blocks of a pass.
 
     Args:
         width: width of the model.
     """
-    size = sum(len(block.ids) + (block.start + len(block.ids)) / 4 for block in blocks)
-    return len(blocks) >= FEW and size * width <= SMALL * len(blocks)
+    sizes = (len(block.ids) + (block.start + len(block.ids)) / 4 for block in blocks)
+    return width * sum(sizes) / len(blocks)
+
+
+def are_small(blocks: Sequence[Block], width: int) -> bool:
+    """Return whether a CPU attends the blocks of a pass sooner in padded batches than one by one.
+
+    Args:
+        width: width of the model.
+    """
+    return len(blocks) >= FEW and mean_size(blocks, width) <= SMALL
 
 
 @dataclass

@@ -283,6 +283,13 @@ def imitated_wins(
     lm = load_model(model_source(recipe, start, "policy"), recipe.model, "policy", named_seed(seed, name))
     lm = instructed(recipe, lm, "policy")
     steps = recipe.rl.own_wins_updates
+
+    def examples(wins: Path, recorded: Path | None) -> list[Any]:
+        rows = [*sft_examples(recipe, lm, "plain", wins, False, seed)]
+        if recorded is not None:
+            rows += sft_examples(recipe, lm, "plain", recorded, False, seed)
+        return rows
+
     shared = {"kind": "sft", "seed": seed, "arm": None, "artifact": name}
     with MetricsFile(build.metrics, build.learner, shared) as log:
 
@@ -293,12 +300,8 @@ def imitated_wins(
         ended = "no wins to imitate"
         if train.stat().st_size:
             ended = ""
-            rows = [*sft_examples(recipe, lm, "plain", train, False, seed)]
-            rows_apart = [*sft_examples(recipe, lm, "plain", validation, False, seed)]
-            if shown is not None and shown_apart is not None:
-                rows += sft_examples(recipe, lm, "plain", shown, False, seed)
-                rows_apart += sft_examples(recipe, lm, "plain", shown_apart, False, seed)
             settings = replace(recipe.sft, steps=steps)
+            rows, rows_apart = examples(train, shown), examples(validation, shown_apart)
             train_sft(lm, rows, rows_apart, settings, named_seed(seed, name), note, build.learner)
     build.tick(steps, steps, ended)
     write_folder(build.out, lm.saver(artifact=name, seed=seed))
