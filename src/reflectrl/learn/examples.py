@@ -25,9 +25,6 @@ from reflectrl.models.sharing import Ids, Packing, apart, pack, portions, shared
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-ACTIVATIONS = 4 * 2**30
-"""Approximate bytes of activations that a pass may keep for its gradient. Larger batches are split into passes."""
-
 Share = Callable[[Sequence[Ids]], Packing]
 
 
@@ -142,10 +139,10 @@ def shuffled_batches(groups: Sequence[range], batch_size: int, seed: int, skip: 
 
 
 def micro_batches(rows: Rows, lm: LanguageModel, config: SFTConfig) -> Iterator[slice]:
-    """Split a batch into passes of as many rows as `ACTIVATIONS` allows, or into `config.accumulate` passes."""
+    """Split a batch into passes of as many rows as memory allows (`lm.pass_bytes`), or into `config.accumulate` passes."""
     if are_decisions(rows):
         read = [read_tokens(row) * lm.activation_bytes for row in rows]
-        most = sum(read) if config.accumulate else ACTIVATIONS
+        most = sum(read) if config.accumulate else lm.pass_bytes
         return portions(read, most // max(1, config.accumulate))
     if config.accumulate:
         return portions([1] * len(rows), math.ceil(len(rows) / config.accumulate))
@@ -160,11 +157,11 @@ def micro_batches(rows: Rows, lm: LanguageModel, config: SFTConfig) -> Iterator[
             scored = fresh  # the prompt's own text has a loss as well
         sizes.append(fresh * lm.activation_bytes + scored * lm.logits_bytes)
         before = row.ids
-    return portions(sizes, ACTIVATIONS)
+    return portions(sizes, lm.pass_bytes)
 
 
 def passes(lm: LanguageModel, rows: Sequence[Ids], scored: Sequence[int], most: int) -> list[slice]:
-    """Split rows in order into passes of at most `most` rows, and fewer if `ACTIVATIONS` demands it.
+    """Split rows in order into passes of at most `most` rows, and fewer if memory demands it (`lm.pass_bytes`).
 
     Args:
         rows: tokens to read for each row. The prefix shared with the previous row is read once.
@@ -172,11 +169,11 @@ def passes(lm: LanguageModel, rows: Sequence[Ids], scored: Sequence[int], most: 
     """
     per_read, per_scored = lm.activation_bytes, lm.logits_bytes
     sizes = [len(ids) * per_read + count * per_scored for ids, count in zip(rows, scored, strict=True)]
-    if max(sizes, default=0) * most > ACTIVATIONS:  # only here is it worth the time to count what rows share
+    if max(sizes, default=0) * most > lm.pass_bytes:  # only here is it worth the time to count what rows share
         shared = (shared_length(*pair) for pair in pairwise([(), *rows]))
         sizes = [size - known * per_read for size, known in zip(sizes, shared, strict=True)]
     slices: list[slice] = []
-    for part in portions(sizes, ACTIVATIONS):
+    for part in portions(sizes, lm.pass_bytes):
         for start in range(part.start, part.stop, most):
             slices.append(slice(start, min(start + most, part.stop)))
     return slices

@@ -128,7 +128,7 @@ class Slicer:
         most = min(self.most, -(-len(number_P) // self.processes))
         slice_P = np.arange(len(number_P)) // most
         # Half of the memory is the estimate's margin: texts of actions are read too.
-        if most * self.bytes_per_prompt > examples.ACTIVATIONS / 2:
+        if most * self.bytes_per_prompt > self.policy.lm.pass_bytes / 2:
             slice_P = memory_slices(self.policy, [self.distinct[number] for number in number_P], most)
         slice_n = slice_P[position_n]
         return [steps[slice_n == k].tolist() for k in range(slice_P[-1] + 1)]

@@ -191,10 +191,8 @@ def _loss(policy: Policy, rows: Sequence[Target], rng: np.random.Generator) -> T
 
 def _per_pass(policy: Policy, rows: Sequence[Target]) -> int:
     """Return the number of states per forward pass, from the memory that the longest prompt needs."""
-    from reflectrl.learn.examples import ACTIVATIONS
-
     longest = max(len(policy.prompt(row.observation, None)) for row in rows)
-    return max(1, ACTIVATIONS // (longest * policy.lm.activation_bytes + policy.lm.logits_bytes))
+    return max(1, policy.lm.pass_bytes // (longest * policy.lm.activation_bytes + policy.lm.logits_bytes))
 
 
 # ---- the arms --------------------------------------------------------------------------------------------------------

@@ -25,6 +25,9 @@ from reflectrl.models.options import new_option_head
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend
 
+ACTIVATIONS = 4 * 2**30
+"""`LanguageModel.pass_bytes` on devices other than GPUs."""
+
 
 @dataclass(frozen=True)
 class Shortcuts:
@@ -37,6 +40,7 @@ class Shortcuts:
         compiled: with `blocks`: run everything except attention through torch.compile.
         batched: packed backend: attend many prompts together, as GPUs need it. False attends them one by one, which is
             as fast on CPUs.
+        graphs: with `blocks`: write by recorded passes (`graphs.py`), as GPUs need it.
         rows: packed backend: compute only the needed rows of the LM head. False runs the model's own code for all rows.
         cache: plain backend: use the library's KV cache while writing.
     """
@@ -45,6 +49,7 @@ class Shortcuts:
     blocks: bool = True
     compiled: bool = False
     batched: bool = False
+    graphs: bool = False
     rows: bool = True
     cache: bool = True
 
@@ -120,6 +125,13 @@ class LanguageModel:
         if self.device.type == "cpu":
             return 1024
         return 32_768
+
+    @property
+    def pass_bytes(self) -> int:
+        """Approximate bytes of activations that a pass may keep for its gradient. Larger batches are split."""
+        if self.device.type != "cuda":
+            return ACTIVATIONS
+        return int(torch.cuda.get_device_properties(self.device).total_memory) // 4
 
     @property
     def token_bytes(self) -> int:

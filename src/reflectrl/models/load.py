@@ -293,7 +293,8 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
         raise UserError(f"model {source!r} reads at most {whole} tokens; players need {LEAST_CONTEXT} or more")
     context, precisions = _context(model.config, config, True), (config.mixed_precision, config.mixed_play)
     packed = config.backend != "plain"
-    shortcuts = Shortcuts(packed, compiled=config.compile and packed, batched=device.type != "cpu")
+    gpu = device.type == "cuda"
+    shortcuts = Shortcuts(packed, compiled=config.compile and packed, batched=device.type != "cpu", graphs=gpu)
     lm = prove_once(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions, shortcuts), source)
     if config.backend == "packed" and not lm.shortcuts.packed:
         raise UserError(

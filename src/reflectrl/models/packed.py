@@ -22,6 +22,7 @@ from reflectrl.models.backend import Candidates, Completion, Draw, Scoring
 from reflectrl.models.batched import BatchedAttention, WholeAttention, share_nothing
 from reflectrl.models.forward import Walk, head_logits, hidden_states, walk_of
 from reflectrl.models.generation import END, Draft, DraftModel
+from reflectrl.models.graphs import DecodingGraphs, GraphDecoding
 from reflectrl.models.options import option_logits
 from reflectrl.models.plain import own_logits
 from reflectrl.models.rounding import compiles_by_shape, rounded, without_spare
@@ -99,6 +100,12 @@ class PackedBackend:
         if lm.shortcuts.blocks:
             self.walk = walk_of(lm.core, lm.shortcuts.compiled)
         self.pass_tokens = lm.pass_tokens
+        self.graphs: DecodingGraphs | None = None
+        if lm.shortcuts.graphs and self.walk is not None:
+            self.graphs = DecodingGraphs(self._forward, lambda: list(self.core.parameters()), self.device)
+
+    def _forward(self, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
+        return hidden_states(self.core, ids_N, positions_N, attend, None, self.walk)
 
     def encode(
         self, packing: Packing, at: Sequence[int] | Literal["all"], caches: Sequence[KVCache] | None = None
@@ -271,7 +278,10 @@ class PackedBackend:
             text = "".join(map(chr, prompt)) if draft_model else ""  # the draft model searches tokens as characters
             rows.append(_Row(limit, generator, text, [prompt[-1]]))
         hidden_ND = self.read(prompts, caches=caches)
-        attend = DecodingAttention(caches, max(limits, default=0), self.device, self.lm.shortcuts.batched)
+        room = max(limits, default=0)
+        attend = self.graphs.begin(caches, room) if self.graphs is not None else None
+        if attend is None:
+            attend = DecodingAttention(caches, room, self.device, self.lm.shortcuts.batched)
         writing = rows
         while writing:
             self._draw(self.logits(hidden_ND).float(), writing, draw)
@@ -289,11 +299,14 @@ class PackedBackend:
                     row.draft = draft_model.draft(row.prompt, row.text, row.limit - len(row.ids) - 1)
                 # The last token was drawn but not read yet, so the next pass reads it with the guesses after it.
                 row.pending, row.kept = [row.ids[-1], *map(ord, row.draft.tokens)], 0
-            ids_N, positions_N = attend.advance([row.pending for row in writing])
-            hidden_ND = hidden_states(self.core, ids_N, positions_N, attend, None, self.walk)
+            pending = [row.pending for row in writing]
+            if isinstance(attend, GraphDecoding):
+                hidden_ND = attend.read(pending)
+            else:
+                hidden_ND = self._forward(*attend.advance(pending), attend)
             self.lm.counters.passes += 1
-            self.lm.counters.decoded += len(ids_N)
-            self.lm.counters.drafted += len(ids_N) - len(writing)
+            self.lm.counters.decoded += len(hidden_ND)
+            self.lm.counters.drafted += len(hidden_ND) - len(writing)
             self.lm.counters.pairs += attend.pairs
         return [(tuple(row.ids), tuple(row.logprobs)) for row in rows]
 

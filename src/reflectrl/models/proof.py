@@ -166,14 +166,19 @@ def _bodies(lm: LanguageModel) -> list[Way]:
     """Return the candidate ways to run a model's layers, the fastest first."""
     core: Any = lm.core
     known, ways = lm.shortcuts, list[Way]()
-    for batched in dict.fromkeys((known.batched, False)) if known.packed else ():
+    attentions = dict.fromkeys(((known.batched, known.graphs), (known.batched, False), (False, False)))
+    for batched, graphs in attentions if known.packed else ():
         walks = [(True, compiled) for compiled in dict.fromkeys((known.compiled, False))] if walk_of(core) else []
         for blocks, compiled in (*walks, (False, False)):
+            if graphs and not blocks:
+                continue  # only the engine's own loop is recorded
             slower = ["its layers are not compiled"] if known.compiled and not compiled else []
             slower += ["its layers run through the library"] if walks and not blocks else []
             slower += ["its prompts are attended one by one"] if known.batched and not batched else []
-            ways.append(Way(replace(known, blocks=blocks, compiled=compiled, batched=batched), ", ".join(slower)))
-    plain = replace(known, packed=False, compiled=False)
+            slower += ["its decoding passes are not recorded"] if walks and known.graphs and not graphs else []
+            shortcuts = replace(known, blocks=blocks, compiled=compiled, batched=batched, graphs=graphs)
+            ways.append(Way(shortcuts, ", ".join(slower)))
+    plain = replace(known, packed=False, compiled=False, graphs=False)
     for shortcuts, kept in ((plain, ""), (replace(plain, cache=False), ", without a cache")):
         for implementation in dict.fromkeys((str(core.config._attn_implementation), "eager")):
             words = f"it runs step by step through its own forward pass{kept}, which is right but slower"

@@ -34,7 +34,7 @@ HEAP = 1.1
 then fit glibc's heap, which keeps freed memory in pieces (measured 1.01 to 1.26)."""
 
 PASS = 4 * GIB
-"""Bytes of activations to which learners limit their passes (`learn.examples.ACTIVATIONS`). A longer row is a separate
+"""Bytes of activations to which learners limit their passes (`models.lm.ACTIVATIONS`). A longer row is a separate
 pass."""
 
 WORKING = 2 * GIB
