@@ -3,9 +3,10 @@
     python -m benchmarks.gpu results/ --minutes 8           # on a machine with a GPU; no network is needed
     python -m benchmarks.gpu results/ --rehearse            # the same parts, tiny, on a CPU: run by the tests
 
-Every part is a command in a process of its own with a time limit, so a failure ends only that part. Rows are appended
-to `results/gpu.jsonl` as they come, and a part's whole output is in `results/NAME.log`. A part that would begin after
-the time is over is skipped and reported. `scripts/gpu_day.sh` prepares what such a machine may lack.
+Every part is a command in a process of its own with a time limit, so a failure ends only that part. Tests, recipes and
+measurements of memory run side by side; whatever is timed has the machine to itself. Rows are appended to
+`results/gpu.jsonl` as they come, and a part's whole output is in `results/NAME.log`. A part that would begin after the
+time is over is skipped and reported. `scripts/gpu_day.sh` prepares what such a machine may lack.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,6 +47,9 @@ TESTS = (
 
 REHEARSED_TESTS = ("tests/models/test_freezing.py::test_what_learns_has_the_same_gradients",)
 
+TESTED, MADE = "tests", "models"
+"""The chain of tests, which need none of the models that another chain makes, and that chain."""
+
 PATIENCE = 10
 """Factor by which parts of a rehearsal may take longer than on a GPU, since other tests run beside it."""
 
@@ -65,7 +70,7 @@ class Settings:
     """Beginnings of the names of parts to run; all parts if none is given."""
     models: str = ""
     """Folder with the models of `benchmarks.shapes`; they are made if it is not given."""
-    workers: int = 8
+    workers: int = 12
     """Number of processes that share the tests."""
     batches: tuple[int, ...] = (16, 64, 256)
     """Numbers of episodes at a time in play, of steps per pass in an update, and of rows per step in SFT."""
@@ -81,12 +86,15 @@ class Part:
         words: arguments of the interpreter.
         seconds: time limit.
         variables: changes to the process's environment variables.
+        chain: parts of a chain run one after another, and beside the parts of other chains. The parts without one run
+            after all chains, alone.
     """
 
     name: str
     words: Sequence[str]
     seconds: float
     variables: Mapping[str, str] = field(default_factory=dict)
+    chain: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,8 +106,8 @@ class Shape:
 
 
 SHAPES = (
-    Shape("llama-1.5b", ("--dtype", "bfloat16", "--lora-rank", "64")),
     Shape("smollm2-135m", ("--dtype", "bfloat16")),
+    Shape("llama-1.5b", ("--dtype", "bfloat16", "--lora-rank", "64")),
     Shape("4x256", ("--dtype", "bfloat16")),
 )
 """Models to measure. Weights are in bfloat16 on both sides, so that both are compared with the same GEMM rate."""
@@ -117,7 +125,7 @@ def parts(settings: Settings, models: Path) -> Iterator[Part]:
         "-m",
         "pytest",
         *tests,
-        "-q",
+        "-v",
         "-p",
         "no:cacheprovider",
         "-p",
@@ -125,11 +133,12 @@ def parts(settings: Settings, models: Path) -> Iterator[Part]:
         *workers,
         f"--junitxml={junit}",
     )
-    yield Part("tests", pytest, 150, {"REFLECTRL_DEVICE": device, "CUDA_VISIBLE_DEVICES": "" if tiny else "0"})
+    variables = {"REFLECTRL_DEVICE": device, "CUDA_VISIBLE_DEVICES": "" if tiny else "0"}
+    yield Part("tests", pytest, 200, variables, TESTED)
 
     made = ("--names", *(shape.name for shape in shapes), "--device", device)
     if not settings.models:
-        yield Part("models", ("-m", "benchmarks.shapes", str(models), *made), 60)
+        yield Part("models", ("-m", "benchmarks.shapes", str(models), *made), 90, chain=MADE)
 
     common = ("--device", device, "--workloads", "taxi", "--shares", "0.5", "--heavy", "1e18")
     repetitions = ("--repetitions", "1" if tiny else str(settings.repetitions))
@@ -146,7 +155,7 @@ def _memory(tiny: bool, device: str, models: Path) -> Iterator[Part]:
     for name in ("tiny",) if tiny else ("smollm2-135m", "llama-1.5b"):
         words = ("-m", "benchmarks.fitting", "--model", str(models / name), "--no-gpt2", "--device", device, *shape)
         some = ("--trainings", "LoRA", "--dtypes", "bfloat16") if name != "smollm2-135m" else ()
-        yield Part(f"memory {name}", (*words, *some), 60)
+        yield Part(f"memory {name}", (*words, *some), 60, chain="memory")
 
 
 def _recipes(tiny: bool, device: str, models: Path) -> Iterator[Part]:
@@ -163,12 +172,11 @@ def _recipes(tiny: bool, device: str, models: Path) -> Iterator[Part]:
         *(("--rl.episodes", "2", "--model.frozen-layers", "1", "--env.horizon", "4", "--teach.tasks", "2") if tiny
           else ()),
     )  # fmt: skip
-    yield Part(
-        "run taxi-smollm", (*run, "taxi-smollm", "--folder", str(home / "taxi"), *source, *on, *short), 90, cache
-    )
+    taxi = (*run, "taxi-smollm", "--folder", str(home / "taxi"), *source, *on, *short)
+    yield Part("run taxi-smollm", taxi, 120, cache, "taxi")
 
     games = ("-m", "reflectrl", "data", "alfworld", "--generate", "10" if tiny else "40")
-    yield Part("games", games, 60, cache)
+    yield Part("games", games, 60, cache, "alfworld")
     source = ("--model.source", str(models / ("tiny" if tiny else "llama-1.5b")))
     few = "2" if tiny else "4"
     short = (
@@ -178,9 +186,8 @@ def _recipes(tiny: bool, device: str, models: Path) -> Iterator[Part]:
         "--rl.curriculum", "none", "--env.horizon", "3" if tiny else "10", "--teach.tasks", "4" if tiny else "16",
         "--eval.episodes", "2", *(("--model.lora-rank", "2", "--play.reflection-tokens", "8") if tiny else ()),
     )  # fmt: skip
-    yield Part(
-        "run alfworld-hub", (*run, "alfworld-hub", "--folder", str(home / "alf"), *source, *on, *short), 120, cache
-    )
+    alfworld = (*run, "alfworld-hub", "--folder", str(home / "alf"), *source, *on, *short)
+    yield Part("run alfworld-hub", alfworld, 150, cache, "alfworld")
 
 
 class Results:
@@ -195,11 +202,12 @@ class Results:
         self.out, self.path = out, out / "gpu.jsonl"
         self.forks = forks
         self.rows: list[dict[str, Any]] = []
+        self._writing = threading.Lock()
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a row and write it through to the disk."""
-        self.rows.append(dict(row))
-        with self.path.open("a", encoding="utf-8") as file:
+        with self._writing, self.path.open("a", encoding="utf-8") as file:
+            self.rows.append(dict(row))
             file.write(json.dumps(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -297,18 +305,29 @@ def measure(settings: Settings, forks: Forks | None = None) -> list[dict[str, An
     results.add(machine("cpu" if settings.rehearse else settings.device))
     with tempfile.TemporaryDirectory() as place:
         models = Path(settings.models) if settings.models else Path(place) / "models"
+        chains: dict[str, list[Part]] = {TESTED: [], MADE: [], "": []}
         for part in parts(settings, models):
-            needed = part.name == "models"  # other parts load them
-            if settings.only and not needed and not part.name.startswith(settings.only):
-                continue
-            if (left := end - time.perf_counter()) < 5:
-                results.add({"part": part.name, "ended": "skipped: no time was left"})
-                continue
-            seconds = part.seconds * (PATIENCE if settings.rehearse else 1)
-            results.run(replace(part, seconds=min(seconds, left)))
-            if part.name == "tests":
-                for row in test_results(settings.out / "tests.xml"):
-                    results.add(row)
+            if not settings.only or part.name.startswith((*settings.only, "models")):
+                chains.setdefault(part.chain, []).append(part)
+
+        def run(chain: str) -> None:
+            for part in chains[chain]:
+                left = end - time.perf_counter()
+                if left < 5:
+                    results.add({"part": part.name, "ended": "skipped: no time was left"})
+                    continue
+                seconds = part.seconds * (PATIENCE if settings.rehearse else 1)
+                results.run(replace(part, seconds=min(seconds, left)))
+
+        with ThreadPoolExecutor() as side_by_side:
+            tested = side_by_side.submit(run, TESTED)
+            run(MADE)
+            others = [side_by_side.submit(run, chain) for chain in chains if chain not in (TESTED, MADE, "")]
+            for chain in (tested, *others):
+                chain.result()
+        for row in test_results(settings.out / "tests.xml"):
+            results.add(row)
+        run("")
     return results.rows
 
 

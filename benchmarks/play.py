@@ -306,7 +306,13 @@ def measured(
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Return each side's seconds per repetition, and its operations. With `once`, a single run gives both."""
     if not once:
+        models = [model for _, watch in sides.values() for model in watch.models]
+        recordings = [model.backend.graphs for model in models]  # type: ignore[attr-defined]
         flops = {name: ticks(watch.count) for name, (ticks, watch) in sides.items()}
+        for model, graphs in zip(models, recordings, strict=True):
+            model.backend.graphs = graphs  # type: ignore[attr-defined]
+        if any(recordings):  # passes are recorded when they first run
+            sides["engine"][0](timed)
         runs = {name: partial(ticks, watch) for name, (ticks, watch) in sides.items()}
         return interleaved(runs, repetitions, warm_up=False), flops
     seconds, flops = {}, dict.fromkeys(sides, 0.0)
@@ -330,8 +336,13 @@ class Watch:
         self.model_seconds = 0.0
 
     def count(self, tick: Callable[[], None]) -> int:
-        """Return the operations of a tick, and record its peak memory. (Not timed: memory is freed first.)"""
+        """Return the operations of a tick, and record its peak memory. (Not timed: memory is freed first.)
+
+        Operations of recorded passes cannot be counted, so this tick runs without recordings.
+        """
         found: list[int] = []
+        for model in self.models:
+            model.backend.graphs = None  # type: ignore[attr-defined]
         self.peak = max(self.peak, growth(lambda: found.append(count_flops(tick))))
         return found[0]
 
