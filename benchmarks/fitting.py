@@ -34,6 +34,7 @@ from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.sft import train_sft
 from reflectrl.models.load import load_model, second_player
+from reflectrl.models.machine import pass_bytes
 from reflectrl.models.scratch import train_tokenizer
 from reflectrl.models.weights import GIB
 from reflectrl.runs.players import make_policy, make_reflector
@@ -233,7 +234,7 @@ def rows(settings: Settings) -> list[dict[str, Any]]:
             for dtype in settings.dtypes:
                 for training in settings.trainings:
                     recipe = recipe_of(source, settings, dtype, 16 if training == "LoRA" else 0)
-                    need = estimate(recipe)
+                    need = estimate(recipe, pass_bytes(torch.device(settings.device)))
                     assert need is not None
                     for stage in settings.stages:
                         peak = peak_of(RUNS[stage], recipe)

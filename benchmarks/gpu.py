@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -142,9 +143,18 @@ def parts(settings: Settings, models: Path) -> Iterator[Part]:
 
     common = ("--device", device, "--workloads", "taxi", "--shares", "0.5", "--heavy", "1e18")
     repetitions = ("--repetitions", "1" if tiny else str(settings.repetitions))
-    for shape in shapes:
-        cells = ("--batches", *map(str, batches), "--model", str(models / shape.name), *shape.options)
-        yield Part(f"speed {shape.name}", ("-m", "benchmarks.side_by_side", *common, *repetitions, *cells), 90)
+    for program, seconds in (("play", 45), ("update", 30), ("sft", 30)):
+        for shape in shapes:
+            cells = ("--batches", *map(str, batches), "--model", str(models / shape.name), *shape.options)
+            words = ("-m", "benchmarks.side_by_side", "--programs", program, *common, *repetitions, *cells)
+            yield Part(f"{program} {shape.name}", words, seconds)
+    # What recorded passes and compiled layers are worth, and what costs most.
+    small, few = shapes[0], ("--batches", *map(str, batches[:2]))
+    again = ("--model", str(models / small.name), *small.options, *common, *repetitions, *few)
+    start = ("-m", "benchmarks.side_by_side", "--programs")
+    yield Part(f"play {small.name} unrecorded", (*start, "play", *again, "--graphs", "off"), 40)
+    yield Part(f"update {small.name} compiled", (*start, "update", "sft", *again, "--compile"), 60)
+    yield Part(f"profile {small.name}", (*start, "profile", *again), 40)
     yield from _memory(tiny, device, models)
     yield from _recipes(tiny, device, models)
 
@@ -183,8 +193,8 @@ def _recipes(tiny: bool, device: str, models: Path) -> Iterator[Part]:
         "--arms", "reflect-rl", "--sft.steps", few, "--sft.policy-steps", few, "--sft.eval-every", few,
         "--sft.eval-rows", "8", "--sft.batch-size", "4" if tiny else "16", "--rl.updates", "1", "--rl.eval-every", "1",
         "--rl.eval-episodes", "2", "--rl.episodes", "2" if tiny else "16", "--rl.group", "2" if tiny else "8",
-        "--rl.curriculum", "none", "--env.horizon", "3" if tiny else "10", "--teach.tasks", "4" if tiny else "16",
-        "--eval.episodes", "2", *(("--model.lora-rank", "2", "--play.reflection-tokens", "8") if tiny else ()),
+        "--rl.curriculum", "none", "--env.horizon", "3" if tiny else "5", "--teach.tasks", "4" if tiny else "16",
+        "--eval.episodes", "2", "--play.reflection-tokens", "8" if tiny else "64", *(("--model.lora-rank", "2") if tiny else ()),
     )  # fmt: skip
     alfworld = (*run, "alfworld-hub", "--folder", str(home / "alf"), *source, *on, *short)
     yield Part("run alfworld-hub", alfworld, 150, cache, "alfworld")
@@ -215,8 +225,14 @@ class Results:
     def run(self, part: Part) -> None:
         """Run a part within its time limit. Each line of its output that is a JSON object is a row."""
         log, start = self.out / f"{part.name.replace(' ', '-')}.log", time.perf_counter()
-        last = ""
-        variables = {**os.environ, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", **part.variables}
+        last, stopped = "", threading.Event()
+        variables = {
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
+            "HF_HUB_OFFLINE": "1",
+            **part.variables,
+        }
         output, written = os.pipe()
         # In a session of its own, so that what a part has started ends with it.
         process: Fork | subprocess.Popen[bytes]
@@ -229,25 +245,28 @@ class Results:
             process = subprocess.Popen(command, cwd=ROOT, env=variables, start_new_session=True, **streams)
         os.close(written)
         with open(output, errors="replace") as lines, log.open("w", encoding="utf-8") as file:  # noqa: PTH123
-            alarm = threading.Timer(part.seconds, lambda: _kill(process.pid))
+            alarm = threading.Timer(part.seconds, _kill, (process.pid, stopped))
             alarm.start()
             for line in lines:
-                file.write(line)
+                file.write(f"{time.perf_counter() - start:6.1f}  {line}")
                 last = line.strip() or last
                 if line.startswith("{") and (row := _row(line)) is not None:
                     self.add({"part": part.name, **row})
         code = process.wait()
-        late = not alarm.is_alive()
         alarm.cancel()
         seconds = round(time.perf_counter() - start, 1)
-        ended = "time limit" if late else "done" if code == 0 else f"exit code {code}: {last[:300]}"
+        ended = "time limit" if stopped.is_set() else "done" if code == 0 else f"exit code {code}: {last[:300]}"
         self.add({"part": part.name, "ended": ended, "seconds": seconds})
         print(f"{part.name:24} {seconds:6.1f} s  {ended}", flush=True)
 
 
-def _kill(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
-        os.killpg(group, 9)
+def _kill(group: int, stopped: threading.Event) -> None:
+    """End all processes of a part. Those in Python first say where they are."""
+    stopped.set()
+    with contextlib.suppress(ProcessLookupError):  # they have ended by themselves
+        for number in (signal.SIGABRT, signal.SIGKILL):
+            os.killpg(group, number)
+            time.sleep(1)
 
 
 def _row(line: str) -> dict[str, Any] | None:

@@ -382,10 +382,13 @@ def rows(settings: Settings) -> list[dict[str, Any]]:
     """Return a row per cell."""
     made = settings.player | {"mixed_play": settings.mixed_play}
     speculative = settings.speculative == "on"
-    return [
-        note(Cell(*cell, speculative, settings.shares, **made).row(settings.repetitions, settings.heavy))
-        for cell in settings.cells()
-    ]
+    found = []
+    for size, name, batch in settings.cells():
+        cell = Cell(size, name, batch, speculative, settings.shares, **made)
+        for model in cell.engine.models if settings.graphs == "off" else ():
+            model.backend.graphs = None  # type: ignore[attr-defined]
+        found.append(note(cell.row(settings.repetitions, settings.heavy)))
+    return found
 
 
 if __name__ == "__main__":

@@ -43,6 +43,10 @@ class Settings:
     """Play with matrix products in bfloat16 in the engine."""
     speculative: Literal["on", "off"] = "on"
     """Let the engine's reflector use speculative decoding."""
+    compile: bool = False
+    """Compile the engine's layers (`model.compile`)."""
+    graphs: Literal["on", "off"] = "on"
+    """Let the engine record its decoding passes, on a GPU."""
     shares: tuple[float, ...] = (0.2, 0.5, 0.8)
     """Positions of the timed steps of play in the episodes, as shares of the shortest episode."""
 
@@ -54,7 +58,8 @@ class Settings:
     @property
     def player(self) -> dict[str, Any]:
         """Arguments of `bench_model` for a player's model."""
-        made = {"device": self.device, "dtype": self.dtype, "lora_rank": self.lora_rank}
+        made: dict[str, Any] = {"device": self.device, "dtype": self.dtype, "lora_rank": self.lora_rank}
+        made["compile"] = self.compile
         return made | ({"adapter": "policy", "lora_alpha": 32} if self.lora_rank else {})
 
     def cells(self) -> list[tuple[str, str, int]]:

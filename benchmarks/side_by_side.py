@@ -1,9 +1,9 @@
 """Play, update and SFT of a model beside Hugging Face, and the most expensive operations of each, in one process.
 
-    python -m benchmarks.side_by_side --model FOLDER --device cuda --workloads taxi --batches 16 64 256
+    python -m benchmarks.side_by_side --programs update sft --model FOLDER --device cuda --workloads taxi --batches 16 64
 
-Loading torch and a model takes longer than a GPU needs for a row, so `gpu.py` measures all rows of a shape in one
-process. If a row fails (for lack of memory, say), the error is printed and the others are measured.
+Loading torch and a model takes longer than a GPU needs for a row, so `gpu.py` measures all batch sizes of a program in
+one process. If a row fails (for lack of memory, say), the error is printed and the others are measured.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import io
 import json
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 import tyro
@@ -40,15 +40,24 @@ def rows_of(program: str, rows: Callable[[Settings], list[dict[str, Any]]], sett
         torch.cuda.empty_cache()
 
 
-def main(settings: Settings) -> None:
-    """Measure every batch size with each program, then profile the middle one."""
+PROGRAMS = {"update": update.rows, "sft": sft.rows, "play": play.rows, "profile": profiled.rows}
+
+
+@dataclass(frozen=True)
+class Chosen(Settings):
+    """Settings of the benchmarks, and which of them to run."""
+
+    programs: tuple[Literal["update", "sft", "play", "profile"], ...] = ("update", "sft", "play", "profile")
+    """Programs to run."""
+
+
+def main(settings: Chosen) -> None:
+    """Measure every batch size with each program."""
     begin(settings)
     for batch in settings.batches:
-        for program, rows in (("update", update.rows), ("sft", sft.rows), ("play", play.rows)):
-            rows_of(program, rows, replace(settings, batches=(batch,)))
-    middle = settings.batches[len(settings.batches) // 2]
-    rows_of("profile", profiled.rows, replace(settings, batches=(middle,)))
+        for program in settings.programs:
+            rows_of(program, PROGRAMS[program], replace(settings, batches=(batch,)))
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings, description=(__doc__ or "").split("\n\n")[0]))
+    main(tyro.cli(Chosen, description=(__doc__ or "").split("\n\n")[0]))

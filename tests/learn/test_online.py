@@ -489,7 +489,7 @@ class TestGradient:
         whole, _ = gradient(policy, batch, config)
         [once] = make_batch(policy, None, None, batch, config, 0.2).minibatches
         longest = max(map(len, batch.prompts)) + len(policy.action_tokens(batch.actions[0]))
-        monkeypatch.setattr("reflectrl.models.lm.ACTIVATIONS", 2 * longest * policy.lm.activation_bytes)
+        monkeypatch.setattr("reflectrl.models.machine.ACTIVATIONS", 2 * longest * policy.lm.activation_bytes)
         [cut] = make_batch(policy, None, None, batch, config, 0.2).minibatches
         assert len(once) == 1 and len(cut) > 1
         assert sorted(i for part in cut for i in part.units) == [*range(len(batch))]

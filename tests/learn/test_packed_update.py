@@ -304,7 +304,7 @@ def test_a_policy_learns_by_sft_and_by_rl_however_it_scores(pair: Pair, scoring:
             answer = lm.tokenizer.decode(example.ids[example.start :], skip_special_tokens=True)
             assert answer == (" 1" if scoring == "enumeration" else " look")
         before = evaluate_loss(lm, examples, 8)
-        quick = SFTConfig(steps=12, batch_size=8, lr=1e-2, warmup=0.0, eval_every=6)
+        quick = SFTConfig(steps=20, batch_size=8, lr=1e-2, warmup=0.0, eval_every=10)
         train_sft(lm, examples, examples, quick, 0, lambda _: None)
         policy.clear_cache()
         assert evaluate_loss(lm, examples, 8) < 0.5 * before

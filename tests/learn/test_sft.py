@@ -154,7 +154,7 @@ class TestLoss:
         config = replace(QUICK, batch_size=7, steps=2, lr=1e-3, by_episode=by_episode, text_coef=text_coef)
         whole, parted, counted = tiny("llama"), tiny("llama"), tiny("llama")
         logs = [train(whole, rows, config)]
-        monkeypatch.setattr("reflectrl.models.lm.ACTIVATIONS", 1)
+        monkeypatch.setattr("reflectrl.models.machine.ACTIVATIONS", 1)
         logs.append(train(parted, rows, config))
         train(counted, rows, replace(config, accumulate=7))
         assert whole.counters.passes < parted.counters.passes == counted.counters.passes

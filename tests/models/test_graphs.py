@@ -25,7 +25,9 @@ def recorded(lm: LanguageModel) -> LanguageModel:
     return replace(lm, shortcuts=replace(lm.shortcuts, batched=True, graphs=True))
 
 
-def texts(lm: LanguageModel, prompts: Sequence[Ids], limits: Sequence[int], drafts: bool) -> list[tuple[Ids, list[float]]]:
+def texts(
+    lm: LanguageModel, prompts: Sequence[Ids], limits: Sequence[int], drafts: bool
+) -> list[tuple[Ids, list[float]]]:
     """Write twice, so that drafts have something to guess from, and return both times' texts."""
     draft_model, found = DraftModel() if drafts else None, []
     for _ in range(2):

@@ -73,7 +73,9 @@ class DecodingGraphs:
 
     def _make_room(self, nbytes: int) -> None:
         """Drop the oldest buffers until there is room for a new one."""
-        while self._buffers and sum(one.whole_RTL2GD.nbytes for one in self._buffers.values()) + nbytes > self.most_bytes:
+        while (
+            self._buffers and sum(one.whole_RTL2GD.nbytes for one in self._buffers.values()) + nbytes > self.most_bytes
+        ):
             del self._buffers[next(iter(self._buffers))]
 
 

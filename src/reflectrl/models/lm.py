@@ -20,13 +20,10 @@ from reflectrl.core.prompts.tokens import encode_text
 from reflectrl.core.types import named_seed
 from reflectrl.models.backend import Backend, Counters
 from reflectrl.models.cards import CARD, HEADS, OPTION_HEAD, fingerprint
-from reflectrl.models.machine import Mixed, autocast, is_mixed
+from reflectrl.models.machine import Mixed, autocast, is_mixed, pass_bytes
 from reflectrl.models.options import new_option_head
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend
-
-ACTIVATIONS = 4 * 2**30
-"""`LanguageModel.pass_bytes` on devices other than GPUs."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +125,8 @@ class LanguageModel:
 
     @property
     def pass_bytes(self) -> int:
-        """Approximate bytes of activations that a pass may keep for its gradient. Larger batches are split."""
-        if self.device.type != "cuda":
-            return ACTIVATIONS
-        return int(torch.cuda.get_device_properties(self.device).total_memory) // 4
+        """Approximate bytes of activations that a learner's pass may keep (`machine.pass_bytes`)."""
+        return pass_bytes(self.device)
 
     @property
     def token_bytes(self) -> int:

@@ -31,6 +31,19 @@ LARGEST = 32 * 2**20
 KEPT = 2**31 - 1
 """Free bytes to keep at the end of the heap. `mallopt` takes no larger number."""
 
+ACTIVATIONS = 4 * 2**30
+"""`pass_bytes` of devices other than GPUs."""
+
+
+def pass_bytes(device: torch.device) -> int:
+    """Return the approximate bytes of activations that a learner's pass may keep for its gradient.
+
+    Larger batches are split into passes. A quarter of a GPU's memory, since its time per pass hardly depends on size.
+    """
+    if device.type != "cuda":
+        return ACTIVATIONS
+    return int(torch.cuda.get_device_properties(device).total_memory) // 4
+
 
 def has_fast_bfloat16(device: torch.device) -> bool:
     """Return whether bfloat16 matrix products are faster than float32 products, by the device's instructions."""

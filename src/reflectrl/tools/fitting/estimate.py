@@ -34,8 +34,8 @@ HEAP = 1.1
 then fit glibc's heap, which keeps freed memory in pieces (measured 1.01 to 1.26)."""
 
 PASS = 4 * GIB
-"""Bytes of activations to which learners limit their passes (`models.lm.ACTIVATIONS`). A longer row is a separate
-pass."""
+"""Bytes of activations to which learners limit their passes on a CPU (`models.machine.pass_bytes`). A longer row is a
+separate pass."""
 
 WORKING = 2 * GIB
 """Largest number of bytes of keys and values that a call takes in addition to the kept caches (`sharing.WORKING`)."""
@@ -170,8 +170,12 @@ def adapter_bytes(shapes: Mapping[str, tuple[int, ...]], model: ModelConfig) -> 
     return 4.0 * model.lora_rank * sum(sum(shape) for name, shape in shapes.items() if is_linear(name, shape))
 
 
-def estimate(recipe: Recipe) -> Need | None:
-    """Estimate the need of a run's process; None if a player is made from scratch or its files are not here."""
+def estimate(recipe: Recipe, pass_bytes: float = PASS) -> Need | None:
+    """Estimate the need of a run's process; None if a player is made from scratch or its files are not here.
+
+    Args:
+        pass_bytes: bytes of activations to which learners limit their passes.
+    """
     model = recipe.model
     if "scratch" in model.sources:
         return None
@@ -193,8 +197,8 @@ def estimate(recipe: Recipe) -> Need | None:
         table = 0.0
         if not adapter and not model.frozen_layers:
             table = shape.vocab * shape.width * BITS[model.dtype] / 8
-        sft_rows = max(sft_rows, table + _sft_rows(shape, recipe))
-        rl_rows = max(rl_rows, table + _rl_rows(shape, recipe))
+        sft_rows = max(sft_rows, table + _sft_rows(shape, recipe, pass_bytes))
+        rl_rows = max(rl_rows, table + _rl_rows(shape, recipe, pass_bytes))
     played = max(recipe.rl.episodes, recipe.eval.batch)
     return Need(
         (weights[0], 0.0 if shared else weights[1]),
@@ -235,23 +239,26 @@ def row_bytes(shape: Shape, model: ModelConfig, scored: int) -> float:
     return pieces * model.context * layers + scored * shape.vocab * 12.0
 
 
-def _sft_rows(shape: Shape, recipe: Recipe) -> float:
+def _sft_rows(shape: Shape, recipe: Recipe, pass_bytes: float) -> float:
     """Return the bytes of a pass of SFT, with as many rows of a batch as `micro_batches` puts together."""
     sft, model = recipe.sft, recipe.model
     scored = min(recipe.play.reflection_tokens, model.context)
-    rows = -(-sft.batch_size // sft.accumulate) if sft.accumulate else _per_pass(shape, model, scored, sft.batch_size)
+    rows = -(-sft.batch_size // max(1, sft.accumulate))
+    if not sft.accumulate:
+        rows = _per_pass(shape, model, scored, sft.batch_size, pass_bytes)
     return rows * row_bytes(shape, model, scored)
 
 
-def _rl_rows(shape: Shape, recipe: Recipe) -> float:
+def _rl_rows(shape: Shape, recipe: Recipe, pass_bytes: float) -> float:
     """Return the bytes of a pass of RL, with as many prompts as `passes` puts together."""
-    return _per_pass(shape, recipe.model, 1, recipe.rl.minibatch) * row_bytes(shape, recipe.model, 1)
+    rows = _per_pass(shape, recipe.model, 1, recipe.rl.minibatch, pass_bytes)
+    return rows * row_bytes(shape, recipe.model, 1)
 
 
-def _per_pass(shape: Shape, model: ModelConfig, scored: int, most: int) -> int:
+def _per_pass(shape: Shape, model: ModelConfig, scored: int, most: int, pass_bytes: float) -> int:
     """Return the number of rows in a pass if each fills the context, as learners count them (`learn.examples`)."""
     read = 20 * shape.width * shape.layers * BITS[model.dtype] / 8 * model.context
-    return max(1, min(most, int(PASS // (read + scored * shape.vocab * 12.0))))
+    return max(1, min(most, int(pass_bytes // (read + scored * shape.vocab * 12.0))))
 
 
 def _token_bytes(shape: Shape, model: ModelConfig) -> float:
