@@ -152,8 +152,8 @@ def parts(settings: Settings, models: Path) -> Iterator[Part]:
     small, few = shapes[0], ("--batches", *map(str, batches[:2]))
     again = ("--model", str(models / small.name), *small.options, *common, *repetitions, *few)
     start = ("-m", "benchmarks.side_by_side", "--programs")
-    yield Part(f"play {small.name} unrecorded", (*start, "play", *again, "--graphs", "off"), 40)
     yield Part(f"update {small.name} compiled", (*start, "update", "sft", *again, "--compile"), 60)
+    yield Part(f"play {small.name} unrecorded", (*start, "play", *again, "--graphs", "off"), 40)
     yield Part(f"profile {small.name}", (*start, "profile", *again), 40)
     yield from _memory(tiny, device, models)
     yield from _recipes(tiny, device, models)
@@ -197,7 +197,7 @@ def _recipes(tiny: bool, device: str, models: Path) -> Iterator[Part]:
         "--eval.episodes", "2", "--play.reflection-tokens", "8" if tiny else "64", *(("--model.lora-rank", "2") if tiny else ()),
     )  # fmt: skip
     alfworld = (*run, "alfworld-hub", "--folder", str(home / "alf"), *source, *on, *short)
-    yield Part("run alfworld-hub", alfworld, 150, cache, "alfworld")
+    yield Part("run alfworld-hub", alfworld, 130, cache, "alfworld")
 
 
 class Results:
