@@ -42,7 +42,7 @@ TESTS = (
     "tests/models/test_families.py", "tests/models/test_batched.py", "tests/models/test_backends.py",
     "tests/models/test_reading.py", "tests/models/test_speculative.py", "tests/models/test_text_scoring.py",
     "tests/models/test_plain.py", "tests/models/test_load.py", "tests/models/test_checkpointing.py",
-    "tests/models/test_freezing.py", "tests/learn/test_packed_update.py", "tests/runs/test_kills.py",
+    "tests/models/test_freezing.py", "tests/models/test_graphs.py", "tests/learn/test_packed_update.py", "tests/runs/test_kills.py",
 )  # fmt: skip
 """Tests of families, packed gradients, generation, SFT and RL steps, 16 bits, and killed and continued runs."""
 

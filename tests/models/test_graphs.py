@@ -25,6 +25,10 @@ def recorded(lm: LanguageModel) -> LanguageModel:
     return replace(lm, shortcuts=replace(lm.shortcuts, batched=True, graphs=True))
 
 
+def unrecorded(lm: LanguageModel) -> LanguageModel:
+    return replace(lm, shortcuts=replace(lm.shortcuts, graphs=False))
+
+
 def texts(
     lm: LanguageModel, prompts: Sequence[Ids], limits: Sequence[int], drafts: bool
 ) -> list[tuple[Ids, list[float]]]:
@@ -47,7 +51,7 @@ def texts(
 def test_recorded_passes_write_the_same_texts(
     pair: Pair, family: str, rows: list[tuple[int, int]], drafts: bool, seed: int
 ) -> None:
-    lm, rng = pair(family, False)[0], np.random.default_rng(seed)
+    lm, rng = unrecorded(pair(family, False)[0]), np.random.default_rng(seed)
     prompts = [tuple(int(token) for token in rng.integers(1, 250, size=length)) for length, _ in rows]
     limits = [limit for _, limit in rows]
     fast = recorded(lm)
@@ -68,7 +72,7 @@ def test_recordings_are_dropped_when_weights_move_and_kept_when_they_change_in_p
     parameter = next(iter(lm.core.parameters()))
     with torch.no_grad():
         parameter.mul_(1.5)
-    plain = replace(lm, shortcuts=replace(lm.shortcuts, graphs=False))
+    plain = unrecorded(lm)
     assert [ids for ids, _ in texts(lm, prompts, [6, 6], False)] == [
         ids for ids, _ in texts(plain, prompts, [6, 6], False)
     ]
@@ -84,6 +88,6 @@ def test_a_batch_too_large_for_its_share_of_memory_is_written_without_recordings
     backend = lm.backend
     assert isinstance(backend, PackedBackend) and backend.graphs is not None
     backend.graphs.most_bytes = 1
-    plain = replace(lm, shortcuts=replace(lm.shortcuts, graphs=False))
+    plain = unrecorded(lm)
     assert texts(lm, [(3, 4, 5)], [6], True) == texts(plain, [(3, 4, 5)], [6], True)
     assert not backend.graphs._buffers
