@@ -42,7 +42,8 @@ TESTS = (
     "tests/models/test_families.py", "tests/models/test_batched.py", "tests/models/test_backends.py",
     "tests/models/test_reading.py", "tests/models/test_speculative.py", "tests/models/test_text_scoring.py",
     "tests/models/test_plain.py", "tests/models/test_load.py", "tests/models/test_checkpointing.py",
-    "tests/models/test_freezing.py", "tests/models/test_graphs.py", "tests/learn/test_packed_update.py", "tests/runs/test_kills.py",
+    "tests/models/test_freezing.py", "tests/models/test_graphs.py", "tests/learn/test_packed_update.py",
+    "tests/runs/test_kills.py",
 )  # fmt: skip
 """Tests of families, packed gradients, generation, SFT and RL steps, 16 bits, and killed and continued runs."""
 
@@ -188,13 +189,14 @@ def _recipes(tiny: bool, device: str, models: Path) -> Iterator[Part]:
     games = ("-m", "reflectrl", "data", "alfworld", "--generate", "10" if tiny else "40")
     yield Part("games", games, 60, cache, "alfworld")
     source = ("--model.source", str(models / ("tiny" if tiny else "llama-1.5b")))
-    few = "2" if tiny else "4"
+    few = "2"
     short = (
         "--arms", "reflect-rl", "--sft.steps", few, "--sft.policy-steps", few, "--sft.eval-every", few,
         "--sft.eval-rows", "8", "--sft.batch-size", "4" if tiny else "16", "--rl.updates", "1", "--rl.eval-every", "1",
-        "--rl.eval-episodes", "2", "--rl.episodes", "2" if tiny else "16", "--rl.group", "2" if tiny else "8",
+        "--rl.eval-episodes", "2", "--rl.episodes", "2" if tiny else "8", "--rl.group", "2" if tiny else "4",
         "--rl.curriculum", "none", "--env.horizon", "3" if tiny else "5", "--teach.tasks", "4" if tiny else "16",
-        "--eval.episodes", "2", "--play.reflection-tokens", "8" if tiny else "64", *(("--model.lora-rank", "2") if tiny else ()),
+        "--eval.episodes", "2", "--play.reflection-tokens", "8" if tiny else "64",
+        *(("--model.lora-rank", "2") if tiny else ()),
     )  # fmt: skip
     alfworld = (*run, "alfworld-hub", "--folder", str(home / "alf"), *source, *on, *short)
     yield Part("run alfworld-hub", alfworld, 130, cache, "alfworld")

@@ -1,6 +1,6 @@
 """Play, update and SFT of a model beside Hugging Face, and the most expensive operations of each, in one process.
 
-    python -m benchmarks.side_by_side --programs update sft --model FOLDER --device cuda --workloads taxi --batches 16 64
+    python -m benchmarks.side_by_side --programs update sft --model FOLDER --device cuda --batches 16 64
 
 Loading torch and a model takes longer than a GPU needs for a row, so `gpu.py` measures all batch sizes of a program in
 one process. If a row fails (for lack of memory, say), the error is printed and the others are measured.
@@ -44,14 +44,14 @@ PROGRAMS = {"update": update.rows, "sft": sft.rows, "play": play.rows, "profile"
 
 
 @dataclass(frozen=True)
-class Chosen(Settings):
-    """Settings of the benchmarks, and which of them to run."""
+class SeveralSettings(Settings):
+    """Settings of the benchmarks, and the names of those to run."""
 
     programs: tuple[Literal["update", "sft", "play", "profile"], ...] = ("update", "sft", "play", "profile")
     """Programs to run."""
 
 
-def main(settings: Chosen) -> None:
+def main(settings: SeveralSettings) -> None:
     """Measure every batch size with each program."""
     begin(settings)
     for batch in settings.batches:
@@ -60,4 +60,4 @@ def main(settings: Chosen) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Chosen, description=(__doc__ or "").split("\n\n")[0]))
+    main(tyro.cli(SeveralSettings, description=(__doc__ or "").split("\n\n")[0]))

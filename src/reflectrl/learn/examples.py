@@ -139,7 +139,7 @@ def shuffled_batches(groups: Sequence[range], batch_size: int, seed: int, skip: 
 
 
 def micro_batches(rows: Rows, lm: LanguageModel, config: SFTConfig) -> Iterator[slice]:
-    """Split a batch into passes of as many rows as memory allows (`lm.pass_bytes`), or into `config.accumulate` passes."""
+    """Split a batch into passes of as many rows as `lm.pass_bytes` allows, or into `config.accumulate` passes."""
     if are_decisions(rows):
         read = [read_tokens(row) * lm.activation_bytes for row in rows]
         most = sum(read) if config.accumulate else lm.pass_bytes
