@@ -278,16 +278,13 @@ class PackedBackend:
             text = "".join(map(chr, prompt)) if draft_model else ""  # the draft model searches tokens as characters
             rows.append(_Row(limit, generator, text, [prompt[-1]]))
         hidden_ND = self.read(prompts, caches=caches)
-        room = max(limits, default=0)
-        attend = self.graphs.begin(caches, room) if self.graphs is not None else None
-        if attend is None:
-            attend = DecodingAttention(caches, room, self.device, self.lm.shortcuts.batched)
+        decoding = self._begin_writing(caches, max(limits, default=0))
         writing = rows
         while writing:
             self._draw(self.logits(hidden_ND).float(), writing, draw)
             stay = [slot for slot, row in enumerate(writing) if not row.done]
             # Keys and values of rejected guesses are dropped, and those of finished texts with them.
-            attend.keep([row.kept for row in writing], stay)
+            decoding.keep([row.kept for row in writing], stay)
             if draft_model is not None:
                 for row in writing:
                     draft_model.learn(row.draft, row.kept - 1, row.text if row.done else None)
@@ -300,15 +297,24 @@ class PackedBackend:
                 # The last token was drawn but not read yet, so the next pass reads it with the guesses after it.
                 row.pending, row.kept = [row.ids[-1], *map(ord, row.draft.tokens)], 0
             pending = [row.pending for row in writing]
-            if isinstance(attend, GraphDecoding):
-                hidden_ND = attend.read(pending)
+            if isinstance(decoding, GraphDecoding):
+                hidden_ND = decoding.read(pending)
             else:
-                hidden_ND = self._forward(*attend.advance(pending), attend)
+                ids_N, positions_N = decoding.advance(pending)
+                hidden_ND = self._forward(ids_N, positions_N, decoding)
             self.lm.counters.passes += 1
             self.lm.counters.decoded += len(hidden_ND)
             self.lm.counters.drafted += len(hidden_ND) - len(writing)
-            self.lm.counters.pairs += attend.pairs
+            self.lm.counters.pairs += decoding.pairs
         return [(tuple(row.ids), tuple(row.logprobs)) for row in rows]
+
+    def _begin_writing(self, caches: Sequence[KVCache], room: int) -> GraphDecoding | DecodingAttention:
+        """Copy caches that hold the rows' prompts, for texts of at most `room` tokens."""
+        if self.graphs is not None:
+            recorded = self.graphs.begin(caches, room)
+            if recorded is not None:
+                return recorded
+        return DecodingAttention(caches, room, self.device, self.lm.shortcuts.batched)
 
     def _draw(self, logits_NV: Tensor, rows: Sequence[_Row], draw: Draw) -> None:
         """Draw the next token of each row, and further tokens as long as the row's draft agrees with the draws.
