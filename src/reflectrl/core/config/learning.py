@@ -87,7 +87,8 @@ class SFTConfig:
     """Weight of the loss on the prompt tokens. With it, a model made from scratch learns the environment's text."""
     accumulate: Natural = 0
     """Micro-batches per optimiser step. This changes memory use, not the result. 0 takes as many as are needed to keep
-    the activations of each micro-batch within about 4 GiB."""
+    the activations of each micro-batch within about 4 GiB, or within
+    a quarter of a GPU's memory."""
     optimizer: Literal["adamw", "paged_adamw", "muon"] = "adamw"
     """"adamw" for all weights; "paged_adamw", whose state can be moved off the GPU (needs the extra `qlora`); or "muon"
     for hidden matrices and AdamW for the rest (for small models made from scratch)."""
@@ -239,7 +240,8 @@ class RLConfig:
     """Largest norm of the gradient; a larger gradient is scaled down to it."""
     minibatch: Count = 64
     """Largest number of different prompts, or completions, per forward pass. It is lowered where their activations
-    would take more than about 4 GiB. Gradients are accumulated, so this changes memory use, not the result."""
+    would take more than about 4 GiB, or a quarter of a GPU's memory. Gradients are accumulated, so this changes memory
+    use, not the result."""
     replay: Natural = 50
     """Size of the replay buffer, which keeps successful episodes; 0 turns replay off."""
     replay_episodes: Natural = 8
