@@ -91,3 +91,18 @@ def test_a_batch_too_large_for_its_share_of_memory_is_written_without_recordings
     plain = unrecorded(lm)
     assert texts(lm, [(3, 4, 5)], [6], True) == texts(plain, [(3, 4, 5)], [6], True)
     assert not backend.graphs._buffers
+
+
+def test_buffers_stay_within_their_share_of_memory(pair: Pair) -> None:
+    lm = recorded(pair("llama", False)[0])
+    backend = lm.backend
+    assert isinstance(backend, PackedBackend) and backend.graphs is not None
+    prompts = [(3 + i, 4, 5) for i in range(8)]
+    texts(lm, prompts[:1], [6], False)
+    [first] = backend.graphs._buffers.values()
+    backend.graphs.most_bytes = 9 * first.nbytes
+    for count in (2, 4, 8, 1, 8):
+        expected = texts(unrecorded(lm), prompts[:count], [6] * count, False)
+        assert [ids for ids, _ in texts(lm, prompts[:count], [6] * count, False)] == [ids for ids, _ in expected]
+        assert sum(buffer.nbytes for buffer in backend.graphs._buffers.values()) <= backend.graphs.most_bytes
+    assert set(backend.graphs._buffers) == {1, 8}, "the oldest made room"

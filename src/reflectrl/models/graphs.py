@@ -65,7 +65,7 @@ class DecodingGraphs:
             cells += -cells % ROUNDING
             if rows * cells * like.nbytes > self.most_bytes:
                 return None
-            buffer = None
+            buffer = None  # so that its memory is free before the larger one is made
             self._buffers.pop(rows, None)
             self._make_room(rows * cells * like.nbytes)
             buffer = self._buffers[rows] = _Buffer(rows, cells, like, self.forward, self.device)
@@ -73,14 +73,15 @@ class DecodingGraphs:
 
     def _make_room(self, nbytes: int) -> None:
         """Drop the oldest buffers until there is room for a new one."""
-        while (
-            self._buffers and sum(one.whole_RTL2GD.nbytes for one in self._buffers.values()) + nbytes > self.most_bytes
-        ):
-            del self._buffers[next(iter(self._buffers))]
+        kept = sum(buffer.nbytes for buffer in self._buffers.values())
+        for rows in list(self._buffers):
+            if kept + nbytes <= self.most_bytes:
+                return
+            kept -= self._buffers.pop(rows).nbytes
 
 
 class GraphDecoding:
-    """Decoding of a batch by recorded passes. It has the calls of `attention.DecodingAttention`.
+    """Decoding of a batch by recorded passes, in place of `attention.DecodingAttention`.
 
     Attributes:
         pairs: visible query-key pairs of the latest pass.
@@ -131,6 +132,7 @@ class _Buffer:
         self.rows, self.cells, self.dtype, self.device, self.forward = rows, cells, like.dtype, device, forward
         with torch.inference_mode(False):  # tensors made in inference mode could not be changed outside of it
             self.whole_RTL2GD = torch.zeros(rows, cells, *like.shape[1:], dtype=like.dtype, device=device)
+        self.nbytes = self.whole_RTL2GD.nbytes
         self.layers = [*self.whole_RTL2GD.permute(2, 3, 0, 4, 1, 5)]
         self._passes: dict[int, _Pass] = {}
 
