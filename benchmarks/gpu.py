@@ -142,7 +142,7 @@ def parts(settings: Settings, models: Path) -> Iterator[Part]:
     if not settings.models:
         yield Part("models", ("-m", "benchmarks.shapes", str(models), *made), 90, chain=MADE)
 
-    common = ("--device", device, "--workloads", "taxi", "--shares", "0.5", "--heavy", "1e18")
+    common = ("--device", device, "--workloads", "taxi", "--shares", "0.5", "--heavy", "1e18", "--operations", "off")
     repetitions = ("--repetitions", "1" if tiny else str(settings.repetitions))
     for program, seconds in (("play", 45), ("update", 30), ("sft", 30)):
         for shape in shapes:

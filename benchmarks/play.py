@@ -244,8 +244,13 @@ class Cell:
             total += measure(lambda playing=playing, steps=steps: self.engine.tick(playing, steps))
         return total
 
-    def row(self, repetitions: int, heavy: float) -> dict[str, Any]:
-        """Measure the row. If a plain tick exceeds `heavy` operations, only the middle tick is measured, once."""
+    def row(self, repetitions: int, heavy: float, operations: bool = True) -> dict[str, Any]:
+        """Measure the row. If a plain tick exceeds `heavy` operations, only the middle tick is measured, once.
+
+        Args:
+            operations: count operations too. Otherwise a run before the timed ones is not measured, in which a GPU's
+                decoding passes are recorded.
+        """
         rate = gemm_rate(self.lm.dtype, self.lm.device)
         middle = self.ticks[len(self.ticks) // 2]
         once = len(self.episodes) * len(self.prompt(middle)) * 2 * body(self.lm) > heavy
@@ -253,11 +258,9 @@ class Cell:
             self.ticks = [middle]
         watch, plain_watch = Watch(self.engine.models), PlainWatch(self.plain)
         sides = {"plain": (self.plain_ticks, plain_watch), "engine": (self.engine_ticks, watch)}
-        if self.lm.device.type == "cpu":
+        if operations:
             seconds, flops = measured(sides, repetitions, once)
         else:
-            # Counting takes longer there than anything else, and does not see recorded passes. They are recorded in a
-            # first, unmeasured run.
             for ticks, watch in sides.values():
                 watch.peak = growth(partial(ticks, timed))
             runs = {name: partial(ticks, watch) for name, (ticks, watch) in sides.items()}
@@ -386,7 +389,7 @@ def rows(settings: Settings) -> list[dict[str, Any]]:
         cell = Cell(size, name, batch, speculative, settings.shares, **made)
         for model in cell.engine.models if settings.graphs == "off" else ():
             model.backend.graphs = None  # type: ignore[attr-defined]
-        found.append(note(cell.row(settings.repetitions, settings.heavy)))
+        found.append(note(cell.row(settings.repetitions, settings.heavy, settings.operations == "on")))
     return found
 
 

@@ -43,6 +43,8 @@ class Settings:
     """Play with matrix products in bfloat16 in the engine."""
     speculative: Literal["on", "off"] = "on"
     """Let the engine's reflector use speculative decoding."""
+    operations: Literal["on", "off"] = "on"
+    """Count the operations of play. On a GPU that takes longer than play, and it misses recorded passes."""
     compile: bool = False
     """Compile the engine's layers (`model.compile`)."""
     graphs: Literal["on", "off"] = "on"
