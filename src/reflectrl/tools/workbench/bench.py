@@ -78,7 +78,9 @@ class Bench:
         self._check()
         package = _programs()
         asked = importlib.import_module(f"{package}.settings")
-        wanted = asked.Settings(**{field.name: getattr(self, field.name) for field in fields(asked.Settings)})
+        # Settings that only the programs themselves offer keep their defaults.
+        offered = [field.name for field in fields(asked.Settings) if hasattr(self, field.name)]
+        wanted = asked.Settings(**{name: getattr(self, name) for name in offered})
         asked.begin(wanted)
         measure = importlib.import_module(f"{package}.measure")
         found: dict[str, Any] = {}
