@@ -25,7 +25,7 @@ ROUNDING = 128
 """The number of cells per row is a multiple of this, so that few sizes are recorded."""
 
 SHARE = 8
-"""Buffers take at most one part in so many of the device's memory. Larger batches are written without graphs."""
+"""Buffers take at most 1 / `SHARE` of the device's memory. Larger batches are written without graphs."""
 
 Forward = Callable[[Tensor, Tensor, Attend], Tensor]
 """(ids (N,), positions (N,), attention) -> hidden states (N, D)."""

@@ -38,7 +38,8 @@ ACTIVATIONS = 4 * 2**30
 def pass_bytes(device: torch.device) -> int:
     """Return the approximate bytes of activations that a learner's pass may keep for its gradient.
 
-    Larger batches are split into passes. A quarter of a GPU's memory, since its time per pass hardly depends on size.
+    Larger batches are split into passes. A GPU takes nearly as long for a small pass as for a large one, so there it is
+    a quarter of the memory.
     """
     if device.type != "cuda":
         return ACTIVATIONS

@@ -87,8 +87,7 @@ class SFTConfig:
     """Weight of the loss on the prompt tokens. With it, a model made from scratch learns the environment's text."""
     accumulate: Natural = 0
     """Micro-batches per optimiser step. This changes memory use, not the result. 0 takes as many as are needed to keep
-    the activations of each micro-batch within about 4 GiB, or within
-    a quarter of a GPU's memory."""
+    the activations of each micro-batch within about 4 GiB, or within a quarter of a GPU's memory."""
     optimizer: Literal["adamw", "paged_adamw", "muon"] = "adamw"
     """"adamw" for all weights; "paged_adamw", whose state can be moved off the GPU (needs the extra `qlora`); or "muon"
     for hidden matrices and AdamW for the rest (for small models made from scratch)."""

@@ -243,8 +243,9 @@ def _sft_rows(shape: Shape, recipe: Recipe, pass_bytes: float) -> float:
     """Return the bytes of a pass of SFT, with as many rows of a batch as `micro_batches` puts together."""
     sft, model = recipe.sft, recipe.model
     scored = min(recipe.play.reflection_tokens, model.context)
-    rows = -(-sft.batch_size // max(1, sft.accumulate))
-    if not sft.accumulate:
+    if sft.accumulate:
+        rows = -(-sft.batch_size // sft.accumulate)
+    else:
         rows = _per_pass(shape, model, scored, sft.batch_size, pass_bytes)
     return rows * row_bytes(shape, model, scored)
 
