@@ -21,13 +21,13 @@ PROMPTS: list[Ids] = [tuple(range(3, 3 + length)) for length in (40, 7, 23, 31)]
 
 
 @given(size=st.integers(0, 10**6))
-def test_a_size_grows_by_a_sixteenth_at_most(size: int) -> None:
-    assert size <= rounded(size) <= size + size / 16
+def test_a_size_grows_by_a_thirty_second_at_most(size: int) -> None:
+    assert size <= rounded(size) <= size + size / 32
     assert rounded(rounded(size)) == rounded(size)
 
 
-def test_there_are_sixteen_sizes_to_a_doubling() -> None:
-    assert len({rounded(size) for size in range(1025, 2049)}) == 16
+def test_there_are_thirty_two_sizes_to_a_doubling() -> None:
+    assert len({rounded(size) for size in range(1025, 2049)}) == 32
 
 
 @pytest.mark.parametrize("layout", [apart, pack])
