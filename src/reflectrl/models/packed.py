@@ -131,10 +131,11 @@ class PackedBackend:
         positions = np.concatenate([block.start + np.asarray(of) for block, of in zip(blocks, depths, strict=True)])
         if caches is None and compiles_by_shape(self.device):
             # Both numbers of rows are rounded up by tokens that nothing looks at, and that attention leaves out.
-            attend = without_spare(attend, count, len(ascending))
             spare = rounded(len(ascending)) - len(ascending)
-            ascending = np.concatenate([ascending, count + np.arange(spare)])
             spare_ids = np.zeros(rounded(count + spare) - count, dtype=ids.dtype)
+            if len(spare_ids):
+                attend = without_spare(attend, count, len(ascending))
+            ascending = np.concatenate([ascending, count + np.arange(spare)])
             ids, positions = np.concatenate([ids, spare_ids]), np.concatenate([positions, spare_ids])
         ids_N, positions_N, wanted_W, order_M = to_device(self.device, ids, positions, ascending, order)
         wanted = None if at_W is None else wanted_W
