@@ -60,6 +60,8 @@ IDLE = {"main_action": "wait", "main_share": 14 / 15}
         (("avoid costs rather than to win", "wins 20% of its tasks", "stays with 'wait'", "--seeds 1 2"),
          [0.2] * 20, [-0.75 + 0.035 * i for i in range(20)], IDLE),
         (("still rising",), [0.02 * i for i in range(20)], [0.02 * i for i in range(20)], IDLE),
+        (("earn more without winning more", "rose by 0.56", "from 12% to 18%", "--seeds 1 2"),
+         [0.12] * 5 + [0.17] * 10 + [0.18] * 5, [-0.82 + 0.0375 * i for i in range(20)], {}),
         (("hide what matters", "reflectrl play my_env"), [0.3] * 20, [0.3] * 20, {}),
     ],
 )  # fmt: skip
@@ -94,7 +96,7 @@ LEARNED = (0.777, 0.341), (0.003, 0.0)
         (OwnWins(200, 200, 200_000, 200, "options", 1.386, ((1.3864, 1.3863),) * 5),
          ("not even the 200 wins that it imitated were learned", "--sft.patience"), [0.0] * 20),
         (OwnWins(80, 80, 200_000, 80, "options", 1.98, FUSEBOX),
-         ("learned its 80 wins by heart", "from 0.71 to 1.39"), [0.2] * 20),
+         ("learned its 80 wins by heart", "from 0.71 to 1.39", "among 2.0 of 7.2 actions"), [0.2] * 20),
         (OwnWins(1, 30, 200_000, 30, "options", 1.386, MAILROOM),
          ("won 1 of 30 training tasks", "rewards on the way"), [0.0] * 20),
         (OwnWins(200, 200, 200_000, 400, "options", 1.386, LEARNED), ("still rising",), [0.02 * i for i in range(20)]),

@@ -7,6 +7,7 @@ look up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -284,12 +285,14 @@ def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str
         )
     # Before what follows: more time would only be spent on training tasks.
     yield from _memorised(course)
-    # A return that rises much more than success comes from costs avoided.
-    if course.share >= IDLE and moved and course.late[0] - course.early[0] < gain / 3:
+    # A return that rises much more than success comes from costs avoided, or from rewards on the way.
+    elsewhere = moved and course.late[0] - course.early[0] < gain / 3
+    another_start = f"another start (--seeds 1 2), lower costs of trying, or {show}"
+    if course.share >= IDLE and elsewhere:
         yield (
             f"it learned to avoid costs rather than to win: it still wins {course.late[0]:.0%} of its tasks, and in "
             f"most of the others it stays with {course.action!r}",
-            f"another start (--seeds 1 2), lower costs of trying, or {show}",
+            another_start,
         )
     # Later than both: a training that rose at first and then stood still needs another remedy than time.
     if course.late[0] > max(course.early[0] + 0.05, course.third + 0.02):
@@ -305,8 +308,16 @@ def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str
     if own is not None and own.is_by_heart:
         yield (
             f"imitation learned its {own.wins} wins by heart: the loss on held-out wins rose from {own.best:.2f} to "
-            f"{own.losses[-1][1]:.2f}, that on the others fell to {own.losses[-1][0]:.2f}",
+            f"{own.losses[-1][1]:.2f}, that on the others fell to {own.losses[-1][0]:.2f}; at best it guessed among "
+            f"{math.exp(own.best):.1f} of {math.exp(own.chance):.1f} actions, so the text hardly says why they win, or "
+            "they won by luck",
             f"{_better_imitation(own)}; or {show}",
+        )
+    if elsewhere and course.late[0] < course.early[0] + 0.1:
+        yield (
+            "it learned to earn more without winning more, by avoiding costs or by rewards on the way: its return rose "
+            f"by {gain:.2f}, its wins only from {course.early[0]:.0%} to {course.late[0]:.0%}",
+            another_start,
         )
     if course.entropy is not None and course.entropy < 0.1:
         yield (
