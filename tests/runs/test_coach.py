@@ -97,6 +97,8 @@ LEARNED = (0.777, 0.341), (0.003, 0.0)
          ("not even the 200 wins that it imitated were learned", "--sft.patience"), [0.0] * 20),
         (OwnWins(80, 80, 200_000, 80, "options", 1.98, FUSEBOX),
          ("learned its 80 wins by heart", "from 0.71 to 1.39", "among 2.0 of 7.2 actions"), [0.2] * 20),
+        (OwnWins(13, 200, 200_000, 300, "options", 1.27, ((1.3, 1.16), (0.24, 3.21))),
+         ("imitating its 13 wins taught no rule", "a longer search (--rl.own-wins-steps 2000000)"), [0.0] * 20),
         (OwnWins(1, 30, 200_000, 30, "options", 1.386, MAILROOM),
          ("won 1 of 30 training tasks", "rewards on the way"), [0.0] * 20),
         (OwnWins(200, 200, 200_000, 400, "options", 1.386, LEARNED), ("still rising",), [0.02 * i for i in range(20)]),

@@ -243,7 +243,9 @@ def _better_imitation(own: OwnWins) -> str:
     """Advise how imitation learns a rule instead of its wins."""
     texts = "choose by the texts of the actions (--play.scoring options), " if own.scoring == "enumeration" else ""
     wins = "more training tasks (in tasks) with a win of each (--rl.own-wins)"
-    if own.searched < own.tasks:
+    if own.wins < own.searched / 2:
+        wins = f"wins of more tasks by a longer search (--rl.own-wins-steps {10 * own.steps})"
+    elif own.searched < own.tasks:
         wins = f"wins of more training tasks (--rl.own-wins {own.tasks})"
     return f"{texts}{wins}, or a larger model with more time (--model.width 128 --model.layers 3 --minutes 20)"
 
