@@ -3,12 +3,17 @@
 Play is cheap beside learning, and an environment repeats an episode from its seed and its actions. So a search can
 return to a point that it has reached and try on from there, as in Ecoffet et al. 2021, "First return, then explore".
 What it finds is shortened by leaving out actions that were not needed. No model plays, and nobody shows anything.
+
+Such a win makes no mistake, since it goes straight to what a player would have to find out. A policy that imitates it
+does not learn how to go on after a mistake, or after a test that has told something. So copies with random actions in
+between are imitated too, the random ones left out, as in Laskey et al. 2017, "DART: noise injection for robust
+imitation learning".
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +24,8 @@ from reflectrl.core.rollout import Start, TimeStep, advance, begin
 from reflectrl.core.types import Choice, Episode, Step, Task, UserError, named_seed
 
 PLAYER = RandomPlayer.__name__
+STRAY = 0.3
+"""Chance of a random action before each action of a win, in the copies with detours."""
 
 
 @dataclass
@@ -127,6 +134,25 @@ class Search:
             size //= 2
         return actions
 
+    def detour(self, actions: Sequence[str]) -> tuple[tuple[str, ...], frozenset[int]]:
+        """Put random actions into a win, wherever the rest of it still wins.
+
+        Returns:
+            The actions of the longer win, and the indices of the random ones.
+        """
+        taken, strays, rest = list[str](), set[int](), list(actions)
+        while rest:
+            now = self._repeat(taken) if self.rng.random() < STRAY else None
+            if now is not None:
+                stray = now.observation.actions[int(self.rng.integers(len(now.observation.actions)))]
+                tried = [*taken, stray, *rest]
+                if stray != rest[0] and self._wins(tried) and not self._wins(tried[:-1]):
+                    strays.add(len(taken))
+                    taken.append(stray)
+                    continue
+            taken.append(rest.pop(0))
+        return tuple(taken), frozenset(strays)
+
     def _wins(self, actions: Sequence[str]) -> bool:
         now = self._repeat(actions)
         return now is not None and now.success
@@ -148,33 +174,44 @@ class Search:
 
 
 def find_wins(
-    make_env: Callable[[], TextEnv], tasks: Sequence[Task], most_steps: int, seed: int
-) -> Iterator[tuple[Episode | None, int]]:
+    make_env: Callable[[], TextEnv], tasks: Sequence[Task], most_steps: int, seed: int, detours: int = 0
+) -> Iterator[tuple[list[Episode], int]]:
     """Search for a win of each task in turn.
 
     Args:
         tasks: training tasks.
         most_steps: number of environment steps after which the search ends. A single task gets a tenth at most.
         seed: seed of the run.
+        detours: number of copies of each win with random actions in between. Equal copies count once.
 
     Yields:
-        The win, labelled for imitation, or None; and the number of steps that were taken.
+        The win and its copies, labelled for imitation, or nothing; and the number of steps that were taken.
     """
     env, left = make_env(), most_steps
     try:
         for task in tasks:
             search = Search(env, task, named_seed(seed, "own wins", task.id))
             actions = search.find(min(left, most_steps // 10))
+            episodes = []
+            if actions is not None:
+                # A dictionary, because a set's order is another one in each process.
+                ways = dict.fromkeys([(actions, frozenset()), *(search.detour(actions) for _ in range(detours))])
+                episodes = [episode_of(env, task, search.seed, *way) for way in ways]
             left -= search.steps
-            yield (None if actions is None else episode_of(env, task, search.seed, actions)), search.steps
+            yield episodes, search.steps
             if left <= 0:
                 break
     finally:
         env.close()
 
 
-def episode_of(env: TextEnv, task: Task, seed: int, actions: Sequence[str]) -> Episode:
-    """Play a win again, and label all of its steps for imitation.
+def episode_of(
+    env: TextEnv, task: Task, seed: int, actions: Sequence[str], strays: Collection[int] = frozenset()
+) -> Episode:
+    """Play a win again, and label its steps for imitation.
+
+    Args:
+        strays: indices of the steps that are not to be imitated.
 
     Raises:
         UserError: the environment behaves differently than before.
@@ -183,7 +220,9 @@ def episode_of(env: TextEnv, task: Task, seed: int, actions: Sequence[str]) -> E
     if not now.success:
         raise UserError(f"environment {type(env).__name__}: a win of task {task.id!r} does not win again")
     labelled: list[Step] = []
-    for step in steps:
+    for index, step in enumerate(steps):
         turn = Choice(PLAYER, step.observation.actions[step.action], choice=step.action)
-        labelled.append(replace(step, turns=(turn,), target=step.action, label="positive"))
+        labelled.append(replace(step, turns=(turn,)))
+        if index not in strays:
+            labelled[-1] = replace(labelled[-1], target=step.action, label="positive")
     return Episode(task, tuple(labelled), True, False, seed, {"player": "search"})

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -66,7 +67,8 @@ def own_wins_of(
         return None
     by_split = [list(read_episodes(path)) for path in paths]
     wins = {episode.task.id for episodes in by_split for episode in episodes}  # a single win stands in both files
-    counts = [len(step.observation.actions) for episode in by_split[0] for step in episode.steps]
+    steps = chain.from_iterable(episode.steps for episode in by_split[0])
+    counts = [len(step.observation.actions) for step in steps if step.label is not None]
     return OwnWins(
         wins=len(wins),
         searched=min(recipe.rl.own_wins, tasks),

@@ -206,7 +206,7 @@ def lacks_outcomes(build: Build) -> bool:
     "teach",
     "episodes/wins-seed{seed}-train.jsonl",
     "episodes/wins-seed{seed}-validation.jsonl",
-    settings=("env", "rl.own_wins", "rl.own_wins_steps"),
+    settings=("env", "rl.own_wins", "rl.own_wins_steps", "rl.own_wins_detours"),
 )
 def own_wins(build: Build) -> None:
     """Search training tasks for wins to imitate, and write them, a fifth apart for validation.
@@ -226,17 +226,17 @@ def own_wins(build: Build) -> None:
     tasks = evenly(make_env().tasks("train"), recipe.rl.own_wins)
     sample = list(chain.from_iterable(random_play(tasks, make_env, build.seed, 16, 2000)))
     chance = signal_of(sample).won / len(sample)
-    wins, number, steps, reason = list[Episode](), 0, 0, ""
+    wins, number, steps, reason = list[list[Episode]](), 0, 0, ""
     if luck_decides(make_env, tasks):
         reason = "luck decides what actions do, so nothing is searched"
     elif chance >= 0.5:
         reason = f"chance wins {chance:.0%}, so nothing is searched"
     else:
-        searched = find_wins(make_env, tasks, recipe.rl.own_wins_steps, build.seed)
-        for number, (episode, taken) in enumerate(searched, start=1):
+        searched = find_wins(make_env, tasks, recipe.rl.own_wins_steps, build.seed, recipe.rl.own_wins_detours)
+        for number, (episodes, taken) in enumerate(searched, start=1):
             steps += taken
-            if episode is not None:
-                wins.append(episode)
+            if episodes:
+                wins.append(episodes)
             build.tick(number, len(tasks), f"chance wins {chance:.0%}; {len(wins)} wins found in {steps:,} steps")
         if number < len(tasks):  # its steps were spent before all tasks had their turn
             note = f"chance wins {chance:.0%}; {len(wins)} of {number} tasks won in {steps:,} steps, then it ended"
@@ -246,11 +246,11 @@ def own_wins(build: Build) -> None:
     held_out = trained = wins
     if len(wins) > 1:  # a single win has to serve for both
         held_out = wins[::5]
-        trained = [episode for episode in wins if episode not in held_out] or wins
+        trained = [episodes for episodes in wins if episodes not in held_out] or wins
     folder = build.context.run.path
     # The training episodes come last, because their file tells that the search is over.
-    for path, episodes in zip(build.artifact.outputs[::-1], (held_out, trained), strict=True):
-        write_text(folder / path, to_lines(episodes))
+    for path, by_task in zip(build.artifact.outputs[::-1], (held_out, trained), strict=True):
+        write_text(folder / path, to_lines(list(chain.from_iterable(by_task))))
 
 
 @artifact("imitate", "sft", CHECKPOINT, settings=(*PLAYED, "sft", "rl.own_wins_updates"), shared=True)

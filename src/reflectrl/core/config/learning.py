@@ -291,6 +291,9 @@ class RLConfig:
     where luck decides what an action does, or chance wins half of the episodes, nothing is searched."""
     own_wins_steps: Count = 200_000
     """Environment steps after which that search ends. A single task gets a tenth of them at most."""
+    own_wins_detours: Natural = 3
+    """Number of copies of each win that are imitated too, with random actions in between that are not. A win that goes
+    straight to what a player has to find out teaches nothing for the time after a mistake; such copies do."""
     own_wins_updates: Count = 3000
     """Largest number of optimiser steps of imitating the wins that were found. They end once the loss on wins that were
     held out has stopped falling (`sft.patience`)."""
