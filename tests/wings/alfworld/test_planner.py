@@ -165,6 +165,14 @@ def test_plans_are_shortest_in_any_small_house(game: Game):
     assert_shortest(game, every=1 + len(game.receptacles) ** 2)
 
 
+def test_what_lies_at_the_goal_and_elsewhere_too_may_be_put_down_anywhere():
+    places = [holder("drawer", 0, number=1), holder("fridge", 1, number=2)]
+    game = make_game(Goal("mug", "drawer", "cool", count=2), places, [(mug(1), 0), (mug(2), 0)])
+    game = replace(game, inside=((0, 0), (0, 1), (1, 0), (1, 1)))
+    assert len(plan(House(game))) == 6  # go, take, cool, put down in the fridge, take, cool
+    assert_shortest(game)
+
+
 def test_places_beyond_the_first_alike_ones_are_still_found():
     shelves = [holder("shelf", place, number=place + 1) for place in range(9)]
     game = make_game(Goal("mug", "shelf", count=2), shelves, [(mug(1), 7), (mug(2), 8), (PEN, 3)], start=3)

@@ -115,14 +115,15 @@ class _Search:
                 receptacle.kind == goal.receptacle,
                 receptacle.kind == goal.receptacle and goal.kind in receptacle.holds,
                 held is not None and things[held].kind in receptacle.holds,
+                bool(self.doubled) and goal.kind in receptacle.holds,
             )
             for receptacle in self.receptacles
         ]
         kept = self._distinct_receptacles(roles)
-        self.tools, self.targets, self.places = list[int](), list[int](), list[int]()
+        self.tools, self.targets, self.places, self.spare = list[int](), list[int](), list[int](), list[int]()
         self.counted = set[int]()
         for index in kept:
-            is_tool, counts, is_target, can_hold = roles[index]
+            is_tool, counts, is_target, can_hold, can_hold_doubled = roles[index]
             if is_tool:
                 self.tools.append(index)
             if counts:
@@ -131,6 +132,8 @@ class _Search:
                 self.targets.append(index)
             if can_hold:
                 self.places.append(index)
+            if can_hold_doubled:
+                self.spare.append(index)
         able = {index for index in self.wanted if "pickupable" in things[index].abilities}
         self.sources = sorted((thing, index) for thing, index in self.start.lying if thing in able and index in kept)
 
@@ -215,9 +218,14 @@ class _Search:
         if held in self.wanted and not ready and self.ability in self.house.game.things[held].abilities:
             for index in self.tools:
                 yield self._step(state, (self.verb, held, index), done=state.done | {held})
-        # what is ready goes to its goal, unless some other thing lies there already and is only to be prepared
-        anywhere = held == self.first_held and (not ready or bool(self.doubled))
-        for index in self.places if anywhere else self.targets if ready else ():
+        # What is ready goes to its goal, unless a doubled thing lies there already and is only to be prepared.
+        if held == self.first_held and (not ready or self.doubled):
+            where = self.places
+        elif ready:
+            where = self.spare if held in self.doubled else self.targets
+        else:
+            where = []
+        for index in where:
             lying = state.lying | {(held, index)} if held in self.watched else state.lying
             yield self._step(state, ("put", held, index), held=None, lying=lying)
 
