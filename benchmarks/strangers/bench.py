@@ -2,6 +2,7 @@
 
     python -m benchmarks.strangers.bench --minutes 10 --seeds 0 1 2
     python -m benchmarks.strangers.bench --shown 20 --names fusebox doorkey
+    python -m benchmarks.strangers.bench --names fusebox --model.mixed-precision off
     python -m benchmarks.strangers.bench --names long_corridor --rl.updates 30 --rl.eval-every 5 --alarms.never-won 1000
 
 Each stranger becomes a project, as a user would have it, and the command line trains in it. A line of JSON per stranger
