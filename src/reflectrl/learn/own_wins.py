@@ -145,7 +145,7 @@ class Search:
             now = self._repeat(taken) if self.rng.random() < STRAY else None
             if now is not None:
                 stray = now.observation.actions[int(self.rng.integers(len(now.observation.actions)))]
-                tried = [*taken, stray, *rest]
+                tried = [*taken, stray, *rest]  # must win with its last action, since an episode ends with the win
                 if stray != rest[0] and self._wins(tried) and not self._wins(tried[:-1]):
                     strays.add(len(taken))
                     taken.append(stray)
@@ -182,7 +182,8 @@ def find_wins(
         tasks: training tasks.
         most_steps: number of environment steps after which the search ends. A single task gets a tenth at most.
         seed: seed of the run.
-        detours: number of copies of each win with random actions in between. Equal copies count once.
+        detours: number of copies of each win with random actions in between. Equal copies count once. Their steps are
+            counted too, and may go beyond the limit.
 
     Yields:
         The win and its copies, labelled for imitation, or nothing; and the number of steps that were taken.
@@ -222,7 +223,6 @@ def episode_of(
     labelled: list[Step] = []
     for index, step in enumerate(steps):
         turn = Choice(PLAYER, step.observation.actions[step.action], choice=step.action)
-        labelled.append(replace(step, turns=(turn,)))
-        if index not in strays:
-            labelled[-1] = replace(labelled[-1], target=step.action, label="positive")
+        use = {} if index in strays else {"target": step.action, "label": "positive"}
+        labelled.append(replace(step, turns=(turn,), **use))
     return Episode(task, tuple(labelled), True, False, seed, {"player": "search"})

@@ -3,7 +3,7 @@
 On CPUs, products in bfloat16 are computed by oneDNN. It compiles a kernel for every shape that it meets, which takes
 longer than the product of a few thousand tokens with a small matrix, and every batch has another number of tokens. If
 sizes are rounded up to one of 32 between a power of two and the next, there are few, and their kernels are soon all
-compiled. That adds 1.5 % of the tokens on average. With 16 sizes it was 3 %: a step of SFT on prompts of varying length
+compiled. That adds 1 % of the tokens on average. With 16 sizes it was 2 %: a step of SFT on prompts of varying length
 was 1.2 to 1.4 times as fast as without (Xeon with AMX), but an update on prompts of equal lengths up to 6 % slower.
 """
 

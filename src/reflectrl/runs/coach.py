@@ -239,6 +239,17 @@ def _imitation(own: OwnWins) -> Iterator[tuple[str, str]]:
         )
 
 
+def _luck(own: OwnWins) -> str:
+    """Say that wins may be luck, if imitation never told their actions from most of the others."""
+    among, listed = math.exp(own.best), math.exp(own.chance)
+    if among < listed / 2:
+        return ""
+    return (
+        f"; at best it guessed among {among:.1f} of {listed:.1f} actions, so the text hardly says why they win, or "
+        "they won by luck"
+    )
+
+
 def _better_imitation(own: OwnWins) -> str:
     """Advise how imitation learns a rule instead of its wins."""
     texts = "choose by the texts of the actions (--play.scoring options), " if own.scoring == "enumeration" else ""
@@ -310,9 +321,7 @@ def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str
     if own is not None and own.is_by_heart:
         yield (
             f"imitation learned its {own.wins} wins by heart: the loss on held-out wins rose from {own.best:.2f} to "
-            f"{own.losses[-1][1]:.2f}, that on the others fell to {own.losses[-1][0]:.2f}; at best it guessed among "
-            f"{math.exp(own.best):.1f} of {math.exp(own.chance):.1f} actions, so the text hardly says why they win, or "
-            "they won by luck",
+            f"{own.losses[-1][1]:.2f}, that on the others fell to {own.losses[-1][0]:.2f}{_luck(own)}",
             f"{_better_imitation(own)}; or {show}",
         )
     if elsewhere and course.late[0] < course.early[0] + 0.1:

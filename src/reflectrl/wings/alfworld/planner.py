@@ -120,7 +120,7 @@ class _Search:
             for receptacle in self.receptacles
         ]
         kept = self._distinct_receptacles(roles)
-        self.tools, self.targets, self.places, self.spare = list[int](), list[int](), list[int](), list[int]()
+        self.tools, self.targets, self.places, self.doubled_places = list[int](), list[int](), list[int](), list[int]()
         self.counted = set[int]()
         for index in kept:
             is_tool, counts, is_target, can_hold, can_hold_doubled = roles[index]
@@ -133,7 +133,7 @@ class _Search:
             if can_hold:
                 self.places.append(index)
             if can_hold_doubled:
-                self.spare.append(index)
+                self.doubled_places.append(index)
         able = {index for index in self.wanted if "pickupable" in things[index].abilities}
         self.sources = sorted((thing, index) for thing, index in self.start.lying if thing in able and index in kept)
 
@@ -222,7 +222,7 @@ class _Search:
         if held == self.first_held and (not ready or self.doubled):
             where = self.places
         elif ready:
-            where = self.spare if held in self.doubled else self.targets
+            where = self.doubled_places if held in self.doubled else self.targets
         else:
             where = []
         for index in where:
