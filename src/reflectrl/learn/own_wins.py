@@ -223,6 +223,8 @@ def episode_of(
     labelled: list[Step] = []
     for index, step in enumerate(steps):
         turn = Choice(PLAYER, step.observation.actions[step.action], choice=step.action)
-        use = {} if index in strays else {"target": step.action, "label": "positive"}
-        labelled.append(replace(step, turns=(turn,), **use))
+        if index in strays:
+            labelled.append(replace(step, turns=(turn,)))
+        else:
+            labelled.append(replace(step, turns=(turn,), target=step.action, label="positive"))
     return Episode(task, tuple(labelled), True, False, seed, {"player": "search"})
