@@ -222,9 +222,10 @@ def players_of(plan: Plan, name: str, arm: Arm) -> Players:
         learned = stages.imitated_wins(
             plan,
             imitation,
-            start=start.policy,
+            start=base(plan),
             train=own.part(0),
             validation=own.part(1),
+            taught=start.policy if taught else None,
             shown=teaching(plan, "train") if taught else None,
             shown_apart=teaching(plan, "validation") if taught else None,
         )

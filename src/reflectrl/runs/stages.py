@@ -260,16 +260,21 @@ def imitated_wins(
     start: Source,
     train: Path,
     validation: Path,
+    taught: Source | None = None,
     shown: Path | None = None,
     shown_apart: Path | None = None,
 ) -> None:
-    """Train a policy to imitate the wins of a search. Without any, its weights stay as they are.
+    """Train a policy to imitate the wins of a search. Without any, it is the policy before the search.
+
+    Recorded episodes are imitated together with the wins, from the initial model: a policy that has learned a few
+    episodes by heart is sure of itself, and a worse start than one that has learned nothing.
 
     Args:
         start: the initial model.
         train: the wins to imitate.
         validation: further wins, which choose the best weights.
-        shown: recorded episodes to imitate as well, which the initial model has learned already.
+        taught: the policy that has imitated the recorded episodes alone; None if nothing was recorded.
+        shown: the recorded episodes.
         shown_apart: recorded episodes that choose the best weights together with `validation`.
     """
     from reflectrl.learn.checkpoint import drop_state, write_folder
@@ -280,6 +285,9 @@ def imitated_wins(
     from reflectrl.runs.training import sft_examples
 
     recipe, seed, name = build.recipe, build.seed, build.name
+    found = train.stat().st_size > 0
+    if taught is not None and not found:
+        start = taught
     lm = load_model(model_source(recipe, start, "policy"), recipe.model, "policy", named_seed(seed, name))
     lm = instructed(recipe, lm, "policy")
     steps = recipe.rl.own_wins_updates
@@ -298,7 +306,7 @@ def imitated_wins(
             return log.write(metrics)
 
         ended = "no wins to imitate"
-        if train.stat().st_size:
+        if found:
             ended = ""
             settings = replace(recipe.sft, steps=steps)
             rows, rows_apart = examples(train, shown), examples(validation, shown_apart)
