@@ -148,18 +148,26 @@ def weights(run: Path, name: str) -> bytes:
     return (run / "checkpoints" / "seed0" / name / "model.safetensors").read_bytes()
 
 
-def test_recorded_episodes_are_imitated_again_together_with_wins_of_a_search(
-    like: LIKE, demos: Path, tmp_path: Path
-) -> None:
+def test_recorded_episodes_are_imitated_together_with_wins_of_a_search(like: LIKE, demos: Path, tmp_path: Path) -> None:
     """Few episodes are recorded, so that RL alone would learn their tasks by heart."""
     search = ("rl.own_wins=4", "rl.own_wins_updates=3", "sft.eval_every=1")
     recipe, run = by_log(like, demos, "arms=sft-no-reflection,no-reflection", *search), tmp_path / "run"
     planned = " | ".join(pipeline.graph_lines(recipe, run))
-    assert "imitate own-wins-shown (seed 0): missing; from sft plain, wins own, wins own, teach train" in planned
+    assert "imitate own-wins-shown (seed 0): missing; from base model, wins own, wins own, sft plain, teach train" in planned
     assert "rl no-reflection (seed 0): missing; from imitate own-wins-shown, wins own" in planned
     pipeline.run(recipe, run)
     assert all(episode.success for episode in read_episodes(run / "episodes" / "wins-seed0-train.jsonl"))
     assert weights(run, "own-wins-shown") != weights(run, "plain")
+
+
+def test_without_a_win_of_the_search_rl_begins_with_what_the_recorded_episodes_taught(
+    like: LIKE, demos: Path, tmp_path: Path
+) -> None:
+    search = ("rl.own_wins=4", "rl.own_wins_steps=1")
+    recipe, run = by_log(like, demos, "arms=sft-no-reflection,no-reflection", *search), tmp_path / "run"
+    pipeline.run(recipe, run)
+    assert not (run / "episodes" / "wins-seed0-train.jsonl").read_text()
+    assert weights(run, "own-wins-shown") == weights(run, "plain")
 
 
 def test_a_teacher_shows_enough_and_nothing_is_searched(like: LIKE, tmp_path: Path) -> None:
