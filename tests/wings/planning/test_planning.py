@@ -31,7 +31,7 @@ from reflectrl.wings.planning.distances import distances
 from reflectrl.wings.planning.env import FrontierEnv, WalkEnv
 from reflectrl.wings.planning.moves import moves, plan
 from reflectrl.wings.planning.slides import Slides
-from reflectrl.wings.planning.wording import STATES, number_word, shorten
+from reflectrl.wings.planning.wording import STATES, digit_words, shorten
 
 TRIAL = trials.FIRST_TRIAL["validation"]
 FEW = {"train": 6, "validation": 2, "test": 2}
@@ -194,11 +194,32 @@ def board_of(short):
     return cells
 
 
-def test_a_spelled_number_is_one_word_and_no_other_number_s():
-    words = [number_word(number) for number in range(2000)]
-    assert len(set(words)) == len(words)
-    assert all(re.fullmatch("[a-z]+|[0-9]+", word) for word in words)
-    assert number_word(340) == "threehundredforty" and number_word(21) == "twentyone"
+def test_a_number_is_spelled_digit_by_digit_and_reads_back():
+    digits = "zero one two three four five six seven eight nine".split()
+    places = "ones tens hundreds thousands tenthousands hundredthousands".split()
+    for number in (0, 7, 21, 340, 999, 1000, 4096, 390_625, 999_999):
+        words = digit_words(number).split()
+        assert [word.removeprefix(digit) for word in words for digit in digits if word.startswith(digit)] == places[
+            : len(words)
+        ]
+        values = [digits.index(word.removesuffix(place)) for word, place in zip(words, places, strict=False)]
+        assert sum(value * 10**place for place, value in enumerate(values)) == number
+    assert digit_words(17) == "sevenones onetens zerohundreds"
+    for number in (-1, 1_000_000):
+        with pytest.raises(UserError, match="is not a number from 0 to 999,999"):
+            digit_words(number)
+
+
+def test_domains_may_have_different_numbers_of_training_trials():
+    env = FrontierEnv(("tiles", "countdown"), {"tiles": 3, "countdown": 5}, 2, 2)
+    assert Counter(env.group(task) for task in env.tasks("train")) == {"tiles": 3, "countdown": 5}
+    assert Counter(env.group(task) for task in env.tasks("test")) == {"tiles": 2, "countdown": 2}
+    wrong = ({"tiles": 3}, {"tiles": 3, "countdown": 5, "chess": 1}, {"tiles": 3, "countdown": 1.5})
+    for sizes in wrong:
+        with pytest.raises(UserError, match="train needs a whole number for each of tiles, countdown"):
+            FrontierEnv(("tiles", "countdown"), sizes, 2, 2)
+    with pytest.raises(UserError, match="needs a domain, 1 to"):
+        FrontierEnv(("tiles", "countdown"), {"tiles": 3, "countdown": 0}, 2, 2)
 
 
 @pytest.mark.parametrize("domain", trials.DOMAINS)

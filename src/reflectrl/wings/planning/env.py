@@ -47,23 +47,34 @@ class PlanningEnv(TextEnv):
     Args:
         domains: names of domains: "tiles" (8-puzzle), "blocksworld", "countdown", "rush_hour" and "keys_doors". Also
             "word_ladder" and "wikispeedia", where `python -m beelinebench download` has fetched their data.
-        train, validation, test: trials per domain and split.
+        train: trials per domain for training: one number for all, or a number for each domain by name. A search of
+            Countdown takes 3 to 8 decisions and one of Blocksworld some 20, so equal numbers of trials are very
+            different numbers of decisions.
+        validation, test: trials per domain.
         horizon: most decisions of an episode.
 
     Raises:
-        UserError: `beelinebench` is not installed, a domain is unknown, or a number is out of range.
+        UserError: `beelinebench` is not installed, a domain is unknown or has no number, or a number is out of range.
     """
 
-    def __init__(self, domains: Sequence[str], train: int, validation: int, test: int, horizon: int) -> None:
+    def __init__(
+        self, domains: Sequence[str], train: int | Mapping[str, int], validation: int, test: int, horizon: int
+    ) -> None:
         super().__init__(horizon)
         for domain in domains:
             require_known(self.name, "domain", domain, (*DOMAINS, *DOWNLOADED))
-        self.sizes = dict(zip(SPLITS, (train, validation, test), strict=True))
-        if not domains or not all(1 <= size <= MOST_TRIALS for size in self.sizes.values()) or horizon < 1:
+        self.domains = tuple(dict.fromkeys(domains))
+        if isinstance(train, int):
+            train = dict.fromkeys(self.domains, train)
+        if set(train) != set(self.domains) or not all(isinstance(size, int) for size in train.values()):
+            raise UserError(f"{self.name}: train needs a whole number for each of {', '.join(self.domains)}, not {train}")
+        self.train = dict(train)
+        self.sizes = {"validation": validation, "test": test}
+        sizes = [*train.values(), validation, test]
+        if not domains or not all(1 <= size <= MOST_TRIALS for size in sizes) or horizon < 1:
             raise UserError(
                 f"{self.name}: needs a domain, 1 to {MOST_TRIALS} trials a split, and a horizon of 1 or more"
             )
-        self.domains = tuple(dict.fromkeys(domains))
         rules()  # says now that the package is missing, if it is
         for domain in set(DOWNLOADED).intersection(self.domains):
             downloaded(domain)
@@ -81,7 +92,7 @@ class PlanningEnv(TextEnv):
             Task(f"{self.name}-{domain}-{trial}", self.name, {"domain": domain, "trial": trial}, split)
             # Domain by domain: in turns, tasks that are drawn evenly from the list could miss a domain altogether.
             for domain in self.domains
-            for trial in range(first, first + self.sizes[split])
+            for trial in range(first, first + self.sizes.get(split, self.train[domain]))
             if not (split == "train" and is_left_out(domain, trial))
         ]
 
@@ -127,7 +138,7 @@ class FrontierEnv(PlanningEnv):
     def __init__(
         self,
         domains: Sequence[str] = DOMAINS,
-        train: int = 2000,
+        train: int | Mapping[str, int] = 2000,
         validation: int = 20,
         test: int = 100,
         horizon: int = 200,
@@ -238,7 +249,7 @@ class WalkEnv(PlanningEnv):
     def __init__(
         self,
         domains: Sequence[str] = DOMAINS,
-        train: int = 2000,
+        train: int | Mapping[str, int] = 2000,
         validation: int = 50,
         test: int = 200,
         horizon: int = 60,

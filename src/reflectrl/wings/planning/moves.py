@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from reflectrl.wings.planning.distances import Distances
-from reflectrl.wings.planning.wording import START, STATES, number_word, relations, rush_hour_state
+from reflectrl.wings.planning.wording import START, STATES, digit_words, relations, rush_hour_state
 
 
 class Move(NamedTuple):
@@ -63,7 +63,7 @@ def _countdown(problem: Any, state: Any) -> Iterator[tuple[str, Any]]:
         if high % low == 0:
             results.append((high, "/", low, high // low))
         for first, sign, second, result in results:
-            name = f"{number_word(first)} {sign} {number_word(second)} = {number_word(result)}"
+            name = f"{digit_words(first)} {sign} {digit_words(second)} = {digit_words(result)}"
             yield name, tuple(sorted((*rest, result)))
 
 

@@ -7,7 +7,7 @@ a policy that learned on short texts can answer the package's questions too.
 
 A word of letters is one token of a scratch model, so facts are single words. `BD` is block b2 on block b4, `Bt` is b2
 on the table, `Bh` is b2 in the hand. `hcd` is a car that lies across, in row c from column d on, `v` one that stands
-upright, `H` and `V` are trucks. Numbers are number_word out up to 999, because digits would be tokens of their own.
+upright, `H` and `V` are trucks. `sevenones onetens zerohundreds` is 17.
 """
 
 from __future__ import annotations
@@ -23,11 +23,8 @@ KEY = re.compile(r"The (\w+) key is (?:behind the (\w+) door|in the starting roo
 EXIT = re.compile(r"The exit is behind the (\w+) door\.")
 ROOM = re.compile(r"in (?:the room behind the (\w+) door|the starting room) · keys: (.*) · open doors: (.*)")
 START = "start"
-UNITS = [
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
-    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
-]
-TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+PLACES = ("ones", "tens", "hundreds", "thousands", "tenthousands", "hundredthousands")
 
 
 def tiles_state(text: str) -> str:
@@ -71,27 +68,30 @@ def blocksworld_question(goal: str, context: str) -> str:
     return f"Blocks: {blocksworld_state(goal)}\n"
 
 
-def number_word(number: int) -> str:
-    """Spell a number as one word: `seventeen`, `twentyone`, `threehundredforty`. From 1,000 on, write its digits."""
-    if number >= 1000:
-        return str(number)
-    if number >= 100:
-        rest = number_word(number % 100) if number % 100 else ""
-        return f"{UNITS[number // 100]}hundred{rest}"
-    if number >= 20:
-        return TENS[number // 10 - 2] + (UNITS[number % 10] if number % 10 else "")
-    return UNITS[number]
+def digit_words(number: int) -> str:
+    """Spell a number from 0 to 999,999 digit by digit, from the ones on: 17 is `sevenones onetens zerohundreds`.
+
+    A word for each number would say nothing of what 20 + 1 and 30 + 1 have in common. Each digit names its place and
+    comes in the order of written addition, so that a small model need not count them.
+
+    Raises:
+        UserError: the number is out of range.
+    """
+    if not 0 <= number < 10 ** len(PLACES):
+        raise UserError(f"countdown: {number} is not a number from 0 to {10 ** len(PLACES) - 1:,}")
+    digits = str(number).zfill(3)[::-1]
+    return " ".join(DIGITS[int(digit)] + place for digit, place in zip(digits, PLACES, strict=False))
 
 
 def countdown_state(text: str) -> str:
-    """Write the numbers of Countdown."""
-    return " ".join(number_word(int(number)) for number in text.split())
+    """Write the numbers of Countdown. A new number begins with its ones."""
+    return " ".join(digit_words(int(number)) for number in text.split())
 
 
 def countdown_question(goal: str, context: str) -> str:
     """Write the target of Countdown."""
     target = re.search(r"make (\d+)", goal)
-    return f"Numbers: {number_word(int(target[1])) if target else '?'}\n"
+    return f"Numbers: {digit_words(int(target[1])) if target else '?'}\n"
 
 
 def rush_hour_state(text: str) -> str:
