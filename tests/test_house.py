@@ -29,7 +29,7 @@ ORDER = {
     ),
     "serving": ("endpoints", "remote", "server", "parts"),
     "methods": (
-        "shared", "archer", "distilled", "hindsight", "linvit", "offline", "expert_iteration", "prompted",
+        "shared", "archer", "distilled", "hindsight", "linvit", "offline", "expert_iteration", "morel", "prompted",
         "reflector_rejection", "reflector_rl",
     ),
     "tools": (

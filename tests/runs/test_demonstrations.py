@@ -153,7 +153,10 @@ def test_recorded_episodes_are_imitated_together_with_wins_of_a_search(like: LIK
     search = ("rl.own_wins=4", "rl.own_wins_updates=3", "sft.eval_every=1")
     recipe, run = by_log(like, demos, "arms=sft-no-reflection,no-reflection", *search), tmp_path / "run"
     planned = " | ".join(pipeline.graph_lines(recipe, run))
-    assert "imitate own-wins-shown (seed 0): missing; from base model, wins own, wins own, sft plain, teach train" in planned
+    assert (
+        "imitate own-wins-shown (seed 0): missing; from base model, wins own, wins own, sft plain, teach train"
+        in planned
+    )
     assert "rl no-reflection (seed 0): missing; from imitate own-wins-shown, wins own" in planned
     pipeline.run(recipe, run)
     assert all(episode.success for episode in read_episodes(run / "episodes" / "wins-seed0-train.jsonl"))

@@ -41,6 +41,13 @@ def make_model(config: ModelConfig, tokenizer: PreTrainedTokenizerFast, seed: in
     return model
 
 
+def draw_weights(model: PreTrainedModel, seed: int) -> None:
+    """Replace a model's weights by new random ones, in place."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed % 2**63)
+        model.load_state_dict(AutoModelForCausalLM.from_config(model.config).state_dict())
+
+
 def save_scratch(
     folder: Path, config: ModelConfig, texts: Iterable[str], choices: int, seed: int, written: int = 0
 ) -> int:

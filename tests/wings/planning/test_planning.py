@@ -31,6 +31,7 @@ from reflectrl.wings.planning.distances import distances
 from reflectrl.wings.planning.env import FrontierEnv, WalkEnv
 from reflectrl.wings.planning.moves import moves, plan
 from reflectrl.wings.planning.slides import Slides
+from reflectrl.wings.planning.teacher import needed_doors
 from reflectrl.wings.planning.wording import STATES, digit_words, shorten
 
 TRIAL = trials.FIRST_TRIAL["validation"]
@@ -195,8 +196,8 @@ def board_of(short):
 
 
 def test_a_number_is_spelled_digit_by_digit_and_reads_back():
-    digits = "zero one two three four five six seven eight nine".split()
-    places = "ones tens hundreds thousands tenthousands hundredthousands".split()
+    digits = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    places = ["ones", "tens", "hundreds", "thousands", "tenthousands", "hundredthousands"]
     for number in (0, 7, 21, 340, 999, 1000, 4096, 390_625, 999_999):
         words = digit_words(number).split()
         assert [word.removeprefix(digit) for word in words for digit in digits if word.startswith(digit)] == places[
@@ -375,17 +376,33 @@ def test_a_plan_is_a_shortest_way(domain):
 # ---- the teacher -----------------------------------------------------------------------------------------------------
 
 
-def test_opening_the_doors_of_the_list_leads_to_the_exit():
-    env = FrontierEnv(["keys_doors"], **FEW)
+def listed_doors(env):
+    """The doors that an analysis names, after a check of the room and the key that it names with each."""
+    words = env.teacher.analyse(env).split(".")[0].split()
+    building = env.problem.moves.args[0]
+    doors = [word.removeprefix("open").lower() for word in words[1::3]]
+    assert words[0] == "Needs"
+    assert words[2::3] == [f"in{building.parent[door].title()}" for door in doors]
+    assert words[3::3] == [f"key{building.key_room[door].title()}" for door in doors]
+    return doors
+
+
+def test_the_list_names_the_doors_that_a_shortest_way_opens_from_the_exit_back():
+    env = FrontierEnv(["keys_doors"], 30, 2, 2)
     for task in env.tasks("train"):
-        env.reset(options={"task": task})
-        doors = [word[4:].lower() for word in env.teacher.analyse(env).rstrip(".").split()[1:]]
-        layout = env.problem.moves.args[0]
-        visited = {"start"}
-        for door in doors:
-            assert layout.parent[door] in visited and layout.key_room[door] in visited
-            visited.add(door)
-        assert doors[-1] == layout.exit
+        env.reset(options={"task": task}, seed=0)
+        doors = listed_doors(env)
+        assert doors[0] == env.problem.moves.args[0].exit
+        assert len(set(doors)) == len(doors) and set(doors) == set(needed_doors(env))
+
+
+def test_the_list_of_a_walk_names_the_doors_that_are_closed_still():
+    env = WalkEnv(["keys_doors"], 10, 2, 2)
+    for task in env.tasks("train"):
+        env.reset(options={"task": task}, seed=0)
+        while not env.done:
+            assert set(listed_doors(env)) == set(needed_doors(env, env.current))
+            env.step(env.teacher.expert_action(env))
 
 
 def test_preferences_follow_distances():

@@ -67,7 +67,9 @@ class PlanningEnv(TextEnv):
         if isinstance(train, int):
             train = dict.fromkeys(self.domains, train)
         if set(train) != set(self.domains) or not all(isinstance(size, int) for size in train.values()):
-            raise UserError(f"{self.name}: train needs a whole number for each of {', '.join(self.domains)}, not {train}")
+            raise UserError(
+                f"{self.name}: train needs a whole number for each of {', '.join(self.domains)}, not {train}"
+            )
         self.train = dict(train)
         self.sizes = {"validation": validation, "test": test}
         sizes = [*train.values(), validation, test]

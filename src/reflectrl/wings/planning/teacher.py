@@ -121,6 +121,18 @@ def needed_doors(env: PlanningEnv, state: Any = None) -> list[str]:
 
 
 def doors_to_open(env: PlanningEnv, state: Any) -> str:
-    """Write the doors that a shortest way opens, in order: `Then openRed openBlue.`"""
-    doors = needed_doors(env, state)
-    return f"Then {' '.join(f'open{door.title()}' for door in doors)}." if doors else "Nothing to open."
+    """Write the doors that have to be opened, from the exit back: `Needs openGold inRed keyBlue openRed inStart ...`.
+
+    Behind each door stand its room and the room of its key. Their doors come next, unless they are named already or are
+    open. So a reader of the building finds each word by looking up one door that stands in the text so far. In the
+    order in which doors are opened, the first word would take the whole search.
+    """
+    building, (_, visited) = env.problem.moves.args[0], state
+    doors, words = [building.exit], list[str]()
+    for door in doors:
+        if door in visited:
+            continue
+        room, key = building.parent[door], building.key_room[door]
+        words += [f"open{door.title()}", f"in{room.title()}", f"key{key.title()}"]
+        doors += [before for before in dict.fromkeys((room, key)) if before not in doors]
+    return f"Needs {' '.join(words)}." if words else "Nothing to open."
