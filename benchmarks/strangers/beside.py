@@ -59,14 +59,14 @@ class Count:
 
 
 def searched(name: str, recipe: Recipe, seed: int) -> tuple[int, int, int]:
-    """Search for wins as the run did. Return the number of wins, of episodes begun, and of steps."""
+    """Search for wins as the run did. Return the number of wins and of their copies, of episodes begun, and of steps."""
     count = Count(name)
     tasks = evenly(make(name).tasks("train"), recipe.rl.own_wins)
     sample = list(chain.from_iterable(random_play(tasks, count.make, seed, 16, 2000)))
     wins = 0
     if not luck_decides(count.make, tasks) and signal_of(sample).won / len(sample) < 0.5:
-        found = find_wins(count.make, tasks, recipe.rl.own_wins_steps, seed)
-        wins = sum(episode is not None for episode, _ in found)
+        found = find_wins(count.make, tasks, recipe.rl.own_wins_steps, seed, recipe.rl.own_wins_detours)
+        wins = sum(len(episodes) for episodes, _ in found)
     return wins, count.episodes, count.steps
 
 
