@@ -70,12 +70,16 @@ def test_the_threshold_counts_what_was_played_before_that_evaluation() -> None:
     assert first_reached(evaluations, 0.8) == {"success": 0.8} and first_reached(evaluations, 1.0) is None
 
 
-def test_a_search_is_counted_with_its_returns(tmp_path: Path) -> None:
-    (tmp_path / "recipe.toml").write_text(
-        'name = "x"\n[rl]\nown_wins = 3\nown_wins_steps = 3000\n[env]\nname = "taxi"\n'
-    )
-    wins, episodes, steps = searched("scales", read_recipe(tmp_path / "recipe.toml"), 0)
-    assert wins == 3 and episodes > 100 and steps >= 2 * episodes
+def test_a_search_is_counted_with_its_returns_and_its_copies_with_detours(tmp_path: Path) -> None:
+    counted = []
+    for detours in (0, 3):
+        (tmp_path / "recipe.toml").write_text(
+            f'name = "x"\n[rl]\nown_wins = 2\nown_wins_steps = 3000\nown_wins_detours = {detours}\n[env]\nname = "taxi"\n'
+        )
+        counted.append(searched("long_corridor", read_recipe(tmp_path / "recipe.toml"), 0))
+    (wins, episodes, steps), (copied_wins, copied_episodes, copied_steps) = counted
+    assert wins == 1 and episodes > 100 and steps >= 2 * episodes
+    assert copied_wins == 2 and copied_episodes > episodes and copied_steps > steps
     count = Count("scales")
     env = count.make()
     env.reset(seed=0, options={"task": env.tasks("train")[0]})
