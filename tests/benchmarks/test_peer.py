@@ -73,9 +73,8 @@ def test_the_threshold_counts_what_was_played_before_that_evaluation() -> None:
 def test_a_search_is_counted_with_its_returns_and_its_copies_with_detours(tmp_path: Path) -> None:
     counted = []
     for detours in (0, 3):
-        (tmp_path / "recipe.toml").write_text(
-            f'name = "x"\n[rl]\nown_wins = 2\nown_wins_steps = 3000\nown_wins_detours = {detours}\n[env]\nname = "taxi"\n'
-        )
+        settings = f"own_wins = 2\nown_wins_steps = 3000\nown_wins_detours = {detours}"
+        (tmp_path / "recipe.toml").write_text(f'name = "x"\n[rl]\n{settings}\n[env]\nname = "taxi"\n')
         counted.append(searched("long_corridor", read_recipe(tmp_path / "recipe.toml"), 0))
     (wins, episodes, steps), (copied_wins, copied_episodes, copied_steps) = counted
     assert wins == 1 and episodes > 100 and steps >= 2 * episodes
