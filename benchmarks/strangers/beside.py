@@ -59,7 +59,7 @@ class Count:
 
 
 def searched(name: str, recipe: Recipe, seed: int) -> tuple[int, int, int]:
-    """Search for wins as the run did. Return the number of wins and of their copies, of episodes begun, and of steps."""
+    """Search for wins as the run did. Return the numbers of wins with their copies, of episodes begun, and of steps."""
     count = Count(name)
     tasks = evenly(make(name).tasks("train"), recipe.rl.own_wins)
     sample = list(chain.from_iterable(random_play(tasks, count.make, seed, 16, 2000)))
