@@ -60,7 +60,10 @@ def sft_examples(
         taught = read_episodes(path)
         if recipe.play.reflection == "carried":
             taught = with_carried(taught)
-        return reflection_examples(lm, sft_reflection(taught, negatives))
+        written = sft_reflection(taught, negatives)
+        if recipe.sft.distinct_reflections:
+            written = list(dict.fromkeys(written))
+        return reflection_examples(lm, written)
     view = sft_plain if player == "plain" else sft_policy
     rows = view(read_episodes(path), negatives)
     if recipe.sft.reflection_dropout:

@@ -78,6 +78,9 @@ class SFTConfig:
     reflection_dropout: Share = 0.0
     """Share of the policy's rows whose reflection is left out, so that the policy also learns to read the state. Useful
     if the reflector will often be wrong, or sometimes silent (`rl.reflect_probability`)."""
+    distinct_reflections: bool = False
+    """Train the reflector once per pass on each prompt with its reflection, however often the two occur in the
+    episodes. Useful where one text is right in most states, or where all states of an episode have the same one."""
     batch_size: Count = 32
     """Rows per optimiser step."""
     by_episode: bool = False
