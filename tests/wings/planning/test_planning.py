@@ -215,8 +215,11 @@ def test_domains_may_have_different_numbers_of_training_trials():
     env = FrontierEnv(("tiles", "countdown"), {"tiles": 3, "countdown": 5}, 2, 2)
     assert Counter(env.group(task) for task in env.tasks("train")) == {"tiles": 3, "countdown": 5}
     assert Counter(env.group(task) for task in env.tasks("test")) == {"tiles": 2, "countdown": 2}
-    wrong = ({"tiles": 3}, {"tiles": 3, "countdown": 5, "chess": 1}, {"tiles": 3, "countdown": 1.5})
-    for sizes in wrong:
+    alone = FrontierEnv(("tiles",), {"tiles": 3, "countdown": 5}, 2, 2)
+    assert {env.group(task) for task in alone.tasks("train")} == {"tiles"}
+    with pytest.raises(UserError, match="train: unknown domain 'chess'"):
+        FrontierEnv(("tiles",), {"tiles": 3, "chess": 5}, 2, 2)
+    for sizes in ({"tiles": 3}, {"tiles": 3, "countdown": 1.5}):
         with pytest.raises(UserError, match="train needs a whole number for each of tiles, countdown"):
             FrontierEnv(("tiles", "countdown"), sizes, 2, 2)
     with pytest.raises(UserError, match="needs a domain, 1 to"):

@@ -47,9 +47,9 @@ class PlanningEnv(TextEnv):
     Args:
         domains: names of domains: "tiles" (8-puzzle), "blocksworld", "countdown", "rush_hour" and "keys_doors". Also
             "word_ladder" and "wikispeedia", where `python -m beelinebench download` has fetched their data.
-        train: trials per domain for training: one number for all, or a number for each domain by name. A search of
-            Countdown takes 3 to 8 decisions and one of Blocksworld some 20, so equal numbers of trials are very
-            different numbers of decisions.
+        train: trials per domain for training: one number for all, or a number for each domain by name (numbers of
+            domains that are left out do not matter). A search of Countdown takes 3 to 8 decisions and one of
+            Blocksworld some 20, so equal numbers of trials are very different numbers of decisions.
         validation, test: trials per domain.
         horizon: most decisions of an episode.
 
@@ -66,7 +66,9 @@ class PlanningEnv(TextEnv):
         self.domains = tuple(dict.fromkeys(domains))
         if isinstance(train, int):
             train = dict.fromkeys(self.domains, train)
-        if set(train) != set(self.domains) or not all(isinstance(size, int) for size in train.values()):
+        for domain in train:
+            require_known(f"{self.name}: train", "domain", domain, (*DOMAINS, *DOWNLOADED))
+        if not all(isinstance(train.get(domain), int) for domain in self.domains):
             raise UserError(
                 f"{self.name}: train needs a whole number for each of {', '.join(self.domains)}, not {train}"
             )
