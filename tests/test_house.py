@@ -30,7 +30,7 @@ ORDER = {
     "serving": ("endpoints", "remote", "server", "parts"),
     "methods": (
         "shared", "archer", "distilled", "hindsight", "linvit", "offline", "expert_iteration", "morel", "prompted",
-        "reflector_rejection", "reflector_rl",
+        "teams_rl", "reflector_rejection", "reflector_rl",
     ),
     "tools": (
         "pretrained", "downloads", "fitting", "playing", "workbench", "certify", "exporting", "watching", "sweeps",

@@ -2,7 +2,7 @@
 
 from reflectrl.core.teach.record import Recorder, Recording
 from reflectrl.core.teach.recorded import has_reflections, recorded, replayed, tasks_of, unreplayed
-from reflectrl.core.teach.trajectories import Demonstration, demonstrations, teach
+from reflectrl.core.teach.trajectories import Demonstration, demonstrations, expert_length, teach
 from reflectrl.core.teach.wrapper import RecordEpisodes
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Recorder",
     "Recording",
     "demonstrations",
+    "expert_length",
     "has_reflections",
     "recorded",
     "replayed",
