@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any
 from reflectrl.core.config.rules import Count
 from reflectrl.core.types import Episode, Sampling, UserError, named_seed
 from reflectrl.methods.offline import load_policy, planned_log, reference
-from reflectrl.methods.shared.offline.world import (
+from reflectrl.methods.shared.offline.effects import (
     Effect,
     Scene,
     Table,
     Transition,
-    World,
     effect_text,
     question,
     read_effect,
@@ -254,6 +253,7 @@ def learned_in_world(build: Build, *, world: Path, start: Source) -> None:
     from reflectrl.learn.checkpoint import drop_state, write_folder
     from reflectrl.learn.online import after_imitation, train_online
     from reflectrl.learn.rollouts import EpisodeRollouts
+    from reflectrl.methods.shared.offline.world import World
     from reflectrl.runs.training import metrics_log
 
     recipe, seed = build.recipe, named_seed(build.seed, build.name)

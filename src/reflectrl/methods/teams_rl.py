@@ -20,14 +20,14 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import numpy as np
-
 from reflectrl.core.config.rules import Count, Positive
 from reflectrl.core.types import Episode, Task, UserError, named_seed
 from reflectrl.runs.arms import Arm, base, teaching
 from reflectrl.runs.artifact import CHECKPOINT, PLAYED, Artifact, Build, Plan, Source, artifact
 
-if TYPE_CHECKING:  # these bring torch, which a dry run does without
+if TYPE_CHECKING:  # these bring torch or numpy, which a dry run does without
+    import numpy as np
+
     from reflectrl.core.config import Recipe
     from reflectrl.core.envs.base import TextEnv
     from reflectrl.core.teach import Demonstration
@@ -90,15 +90,21 @@ class Teacher:
     """
 
     def __init__(self, lr: float) -> None:
+        import numpy as np
+
         self.lr, self.preferences, self.gains = lr, np.zeros(len(LESSONS)), list[float]()
 
     def probabilities(self) -> np.ndarray:
         """Return the probability of each lesson."""
+        import numpy as np
+
         weights = np.exp(self.preferences - self.preferences.max())
         return np.asarray(weights / weights.sum())
 
     def learn(self, lesson: int, gain: float) -> None:
         """Make a lesson more probable if the student gained more than on average so far, and less otherwise."""
+        import numpy as np
+
         if self.gains:
             # In standard deviations, because gains fall by orders of magnitude while the student learns.
             spread = float(np.std([*self.gains, gain])) or 1.0
@@ -117,6 +123,8 @@ def by_length(env: TextEnv, tasks: Sequence[Task], seed: int) -> dict[str, list[
     Raises:
         UserError: there are fewer than three tasks, or the environment has no expert.
     """
+    import numpy as np
+
     from reflectrl.core.teach import expert_length
 
     if len(tasks) < len(LENGTHS):
@@ -129,6 +137,8 @@ def by_length(env: TextEnv, tasks: Sequence[Task], seed: int) -> dict[str, list[
 
 def planned(lesson: Lesson, tasks: Sequence[Task], noise: float, count: int, seed: int) -> list[Demonstration]:
     """Plan the demonstrations of a lesson, of tasks that are drawn with replacement."""
+    import numpy as np
+
     from reflectrl.core.teach import Demonstration
 
     kind: Literal["trajectory", "negative"] = "negative" if lesson.way == "mistaken" else "trajectory"
@@ -159,6 +169,7 @@ def train_teams(
         log: receives a line for each round.
         state_folder: folder of the state after each round, so that a killed training can resume.
     """
+    import numpy as np
     import torch
 
     from reflectrl.core.episodes import sft as sft_plain

@@ -17,16 +17,8 @@ from reflectrl.core.players import RandomPlayer
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Observation, Step, Task, UserError
 from reflectrl.methods.morel import explore
-from reflectrl.methods.shared.offline.world import (
-    UNKNOWN,
-    Effect,
-    Scene,
-    Table,
-    World,
-    effect_text,
-    read_effect,
-    transitions,
-)
+from reflectrl.methods.shared.offline.effects import Effect, Scene, Table, effect_text, read_effect, transitions
+from reflectrl.methods.shared.offline.world import UNKNOWN, World
 from tests.runs.alone import of_methods, require_made_alone
 
 Like = Callable[..., Any]
