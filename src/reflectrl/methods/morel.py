@@ -58,6 +58,8 @@ class MorelConfig:
 
 
 SECTIONS = {"morel": MorelConfig}
+SIDE_BY_SIDE = 32
+"""Scenes whose effects are predicted at the same time."""
 HELD_OUT = 10
 """One in so many episodes of the log is held out: it chooses the best weights of models and policy."""
 
@@ -118,7 +120,7 @@ def dynamics(build: Build, *, log: Path, start: Source, number: int) -> None:
     learned, held_out = divided(log)
     # A bootstrap: models that saw other episodes disagree where the log says little.
     drawn = np.random.default_rng(seed).integers(len(learned), size=len(learned))
-    rows = [[dynamics_row(step) for step in transitions(part)] for part in ([learned[i] for i in drawn], held_out)]
+    resampled = [learned[i] for i in drawn]
     steps = settings_of(recipe).steps
     shared = {"kind": "dynamics", "seed": build.seed, "arm": None, "artifact": name}
     with MetricsFile(build.metrics, build.learner, shared) as file:
@@ -127,7 +129,8 @@ def dynamics(build: Build, *, log: Path, start: Source, number: int) -> None:
             build.tick(int(metrics["step"]), steps, f"evaluation loss {metrics['eval_loss']:.4f}")
             return file.write(metrics)
 
-        train, validation = (reflection_examples(lm, part) for part in rows)
+        train = reflection_examples(lm, [dynamics_row(step) for step in transitions(resampled)])
+        validation = reflection_examples(lm, [dynamics_row(step) for step in transitions(held_out)])
         train_sft(lm, train, validation, replace(recipe.sft, steps=steps), seed, note, build.learner)
     write_folder(build.out, lm.saver(artifact=name, seed=build.seed))
     drop_state(build.learner)
@@ -160,8 +163,11 @@ def predictor(lm: LanguageModel, longest: int) -> Predict:
 
 def agreed(questions: Sequence[tuple[Scene, str]], models: Sequence[Predict]) -> list[Effect | None]:
     """Return the effects that all models predict alike; None where they differ."""
-    answers = zip(*(predict(questions) for predict in models), strict=True)
-    return [first if all(other == first for other in others) else None for first, *others in answers]
+    effects = list[Effect | None]()
+    for first, *others in zip(*(predict(questions) for predict in models), strict=True):
+        alike = all(other == first for other in others)
+        effects.append(first if alike else None)
+    return effects
 
 
 def explore(starts: Sequence[Scene], models: Sequence[Predict], most: int, tick: Callable[[int], None]) -> Table:
@@ -184,10 +190,6 @@ def explore(starts: Sequence[Scene], models: Sequence[Predict], most: int, tick:
         waiting.update(dict.fromkeys(scene for scene in reached if scene not in effects))
         tick(len(effects))
     return Table({}, effects)
-
-
-SIDE_BY_SIDE = 32
-"""Scenes whose effects are predicted at the same time."""
 
 
 @artifact("world", "rl", "episodes/world-seed{seed}.jsonl", settings=("model", "morel.states"))

@@ -131,8 +131,10 @@ def by_length(env: TextEnv, tasks: Sequence[Task], seed: int) -> dict[str, list[
         raise UserError(f"teams: {len(tasks)} training tasks are too few; {len(LENGTHS)} are needed")
     steps = {task.id: expert_length(env, task, named_seed(seed, "length", task.id)) for task in tasks}
     ordered = sorted(tasks, key=lambda task: (steps[task.id], task.id))
-    thirds = np.array_split(np.arange(len(ordered)), len(LENGTHS))
-    return {name: [ordered[i] for i in third] for name, third in zip(LENGTHS, thirds, strict=True)}
+    thirds = dict[str, list[Task]]()
+    for name, places in zip(LENGTHS, np.array_split(np.arange(len(ordered)), len(LENGTHS)), strict=True):
+        thirds[name] = [ordered[i] for i in places]
+    return thirds
 
 
 def planned(lesson: Lesson, tasks: Sequence[Task], noise: float, count: int, seed: int) -> list[Demonstration]:
