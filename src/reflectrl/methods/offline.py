@@ -13,14 +13,14 @@ a better checkpoint during training (`--baseline_update_threshold`, in none of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate as running
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from reflectrl.core.types import Episode, Reflection, Sampling, Task, Turn, named_seed
+from reflectrl.core.types import Episode, Sampling, Task, named_seed
+from reflectrl.methods.shared.offline.conditions import Condition, ConditionPlayer, conditioned
 from reflectrl.methods.shared.offline.config import Algorithm, LogAlgorithm, OfflineConfig, offline_settings
 from reflectrl.runs.arms import Arm, base, plain, teaching
 from reflectrl.runs.artifact import CHECKPOINT, PLAYED, Artifact, Build, Plan, Source, artifact
@@ -28,7 +28,6 @@ from reflectrl.runs.artifact import CHECKPOINT, PLAYED, Artifact, Build, Plan, S
 if TYPE_CHECKING:  # these bring torch, which a dry run does without
     from reflectrl.core.config import Recipe
     from reflectrl.core.envs.base import TextEnv
-    from reflectrl.core.players.base import LiveEpisode
     from reflectrl.learn.trainer import Log, Metrics, Verdict
     from reflectrl.methods.shared.offline.completions import Dataset
     from reflectrl.methods.shared.offline.reference_cache import Outcomes, ReferenceCache
@@ -38,8 +37,10 @@ if TYPE_CHECKING:  # these bring torch, which a dry run does without
 SECTIONS = {"offline": OfflineConfig}
 SETTINGS = (*PLAYED, "sft", "offline", "rl.temperature", "rl.eval_sampling")
 """Recipe keys that offline learning depends on."""
-RVS, ARCHER = "rvs", "archer"
-"""Further algorithms: return-conditioned cloning, and advantages of a critic."""
+CONDITIONS: dict[str, Condition] = {"rvs": "return", "rvs_share": "share", "rvs_outcome": "outcome"}
+"""Algorithms of return-conditioned cloning, and what each conditions on."""
+ARCHER = "archer"
+"""A further algorithm: advantages of a critic."""
 Evaluate = Callable[[], dict[str, float]]
 """Function that scores the current model. The most important score comes first; higher is better."""
 
@@ -132,52 +133,6 @@ def train_offline(
             metrics, score = evaluated()
             trainer.checkpoint({**metrics, **shared, **trainer.means()}, score, log)
     trainer.finish()
-
-
-# ---- return-conditioned imitation ------------------------------------------------------------------------------------
-#
-# In place of a reflection, the prompt of every step states the return to go. Source: Emmons et al. 2022, "RvS: What is
-# Essential for Offline RL via Supervised Learning?", conditioning on reward.
-
-
-def target_return(value: float) -> str:
-    """Return the text that states the return to go. It stands in the prompt in place of a reflection."""
-    return f"{round(value, 6):+.1f} to come."  # floating-point sums of equal rewards may differ in their last digits
-
-
-def with_target_returns(episodes: Iterable[Episode], gamma: float = 1.0) -> Iterator[Episode]:
-    """Yield the episodes with the return to go stated at every step.
-
-    A policy that imitates such episodes can be conditioned on a return.
-    """
-    from reflectrl.core.episodes import without_reflections
-
-    for episode in without_reflections(episodes):
-        rewards = [step.reward for step in reversed(episode.steps)]
-        returns = list(running(rewards, lambda later, reward: reward + gamma * later))[::-1]
-        steps = [
-            replace(step, turns=(Reflection("target_return", target_return(value)), *step.turns))
-            for step, value in zip(episode.steps, returns, strict=True)
-        ]
-        yield replace(episode, steps=tuple(steps))
-
-
-class TargetReturnPlayer:
-    """A player in the reflector's place. It states the return to go that is needed to reach `target` in the episode.
-
-    Args:
-        target: return of the whole episode, in environment units.
-    """
-
-    def __init__(self, target: float) -> None:
-        self.target = target
-
-    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        turns = list[Turn]()
-        for episode in episodes:
-            earned = sum(step.reward for step in episode.steps)
-            turns.append(Reflection("target_return", target_return(self.target - earned)))
-        return turns
 
 
 # ---- the log ---------------------------------------------------------------------------------------------------------
@@ -276,7 +231,7 @@ def learned_from_log(build: Build, *, log: Path, start: Source, value: Path | No
         log: the log.
         start: the initial model.
         value: the value of the initial policy in every state of the log; None if it is not needed.
-        algorithm: a `LogAlgorithm`, "rvs" (return-conditioned cloning) or "archer" (advantages of a critic).
+        algorithm: a `LogAlgorithm`, one of `CONDITIONS` (return-conditioned cloning), or "archer" (a critic of steps).
     """
     from reflectrl.core.envs.pool import pool_of
     from reflectrl.learn.checkpoint import drop_state, write_folder
@@ -316,9 +271,9 @@ def from_critic(plan: Plan) -> Artifact:
     return learned_from_log(plan, "offline-archer", log=planned_log(plan), start=reference(plan), algorithm=ARCHER)
 
 
-def from_returns(plan: Plan) -> Artifact:
-    """Plan a policy that imitates the log and is told the return."""
-    return learned_from_log(plan, "offline-rvs", log=planned_log(plan), start=base(plan), algorithm=RVS)
+def from_returns(algorithm: str, plan: Plan) -> Artifact:
+    """Plan a policy that imitates the log and is told how each episode went on."""
+    return learned_from_log(plan, f"offline-{algorithm}", log=planned_log(plan), start=base(plan), algorithm=algorithm)
 
 
 def _from_scratch(recipe: Recipe, algorithm: str) -> OfflineConfig:
@@ -327,7 +282,7 @@ def _from_scratch(recipe: Recipe, algorithm: str) -> OfflineConfig:
     All arms take the same number of steps in total, counting the steps that made the reference.
     """
     config = offline_settings(recipe)
-    steps = config.reference_steps + (config.steps if algorithm == RVS else 0)
+    steps = config.reference_steps + (config.steps if algorithm in CONDITIONS else 0)
     rates = {name: getattr(recipe.sft, name) for name in ("optimizer", "lr", "muon_lr", "weight_decay", "batch_size")}
     return replace(config, algorithm="nll", steps=steps, **rates)
 
@@ -360,7 +315,9 @@ def _without_value(recipe: Recipe, log: Path, policy: Policy, algorithm: str) ->
     from reflectrl.methods.shared.offline.reference_cache import score_reference
 
     episodes, config = read_episodes(log), offline_settings(recipe)
-    seen = with_target_returns(episodes, config.gamma) if algorithm == RVS else without_reflections(episodes)
+    seen = without_reflections(episodes)
+    if algorithm in CONDITIONS:
+        seen = conditioned(episodes, CONDITIONS[algorithm], config.gamma)
     data = step_dataset(policy, list(seen), config)
     return data, score_reference(data, torch.zeros(len(data)))
 
@@ -430,7 +387,7 @@ def evaluate_on_validation(
     from reflectrl.learn.validation import evaluate_policy, evenly
 
     tasks = evenly(make(recipe.env).tasks("validation"), offline_settings(recipe).eval_episodes)
-    asking = asked_return(recipe) if algorithm == RVS else None
+    asking = asked_for(CONDITIONS[algorithm], recipe) if algorithm in CONDITIONS else None
     return evaluate_policy(policy, asking, envs, tasks, recipe.rl.eval_sampling, seed)
 
 
@@ -449,9 +406,9 @@ def note_progress(file: MetricsFile, build: Build, config: OfflineConfig, metric
 # ---- the arms --------------------------------------------------------------------------------------------------------
 
 
-def asked_return(recipe: Recipe) -> TargetReturnPlayer:
-    """Return the player that asks for `offline.target_return` in place of a reflector."""
-    return TargetReturnPlayer(offline_settings(recipe).target_return)
+def asked_for(condition: Condition, recipe: Recipe) -> ConditionPlayer:
+    """Return the player that asks for a good episode, in place of a reflector."""
+    return ConditionPlayer(condition, offline_settings(recipe).target_return)
 
 
 ABOUT: dict[Algorithm, str] = {
@@ -474,9 +431,19 @@ ARMS = {
     "offline-archer": Arm("advantages of a critic that learns from step to step (ArCHer)", from_critic),
     "offline-rvs": Arm(
         "imitation told the return, then asked for a high one (RvS)",
-        from_returns,
-        speaker=asked_return,
+        partial(from_returns, "rvs"),
+        speaker=partial(asked_for, "return"),
         settings=("offline.target_return",),
+    ),
+    "offline-rvs_share": Arm(
+        "the same, with the return as a share of the best of its start",
+        partial(from_returns, "rvs_share"),
+        speaker=partial(asked_for, "share"),
+    ),
+    "offline-rvs_outcome": Arm(
+        "the same, told whether the goal was reached",
+        partial(from_returns, "rvs_outcome"),
+        speaker=partial(asked_for, "outcome"),
     ),
     "offline-online": Arm("A-LoL on the log, then online RL", partial(from_value, "a_lol"), rl={}),
 }

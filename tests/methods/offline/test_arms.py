@@ -16,7 +16,7 @@ from reflectrl import runs as pipeline
 from reflectrl.core.episodes import read_episodes, with_reflections, without_reflections
 from reflectrl.core.types import UserError
 from reflectrl.methods import expert_iteration, offline
-from reflectrl.methods.offline import target_return, with_target_returns
+from reflectrl.methods.shared.offline.conditions import conditioned, outcome_text, return_text, share_text
 from reflectrl.methods.shared.offline.reference_cache import CARD
 from reflectrl.runs.artifact import Graph
 from reflectrl.runs.graph import planned
@@ -108,7 +108,7 @@ def test_return_conditioned_play_is_told_what_is_still_to_come(learned: Path) ->
     for episode in read_episodes(learned / "episodes/eval-offline-rvs-seed0-test-full-greedy.jsonl"):
         target = 1.0
         for step in episode.steps:
-            assert step.reflection == target_return(target)
+            assert step.reflection == return_text(target)
             target -= step.reward
 
 
@@ -164,11 +164,27 @@ class TestViews:
         assert all(step.reflection is None for one in without_reflections(log) for step in one.steps)
         assert [one.provenance["player"] for one in with_reflections(log)] == ["teacher"] * 8
 
-    def test_wishes_are_the_rewards_to_go(self, learned: Path) -> None:
-        for told, plain in zip(with_target_returns(log_of(learned)), log_of(learned), strict=True):
+    def test_returns_are_the_rewards_to_go(self, learned: Path) -> None:
+        for told, plain in zip(conditioned(log_of(learned), "return"), log_of(learned), strict=True):
             for t, step in enumerate(told.steps):
                 to_go = sum(later.reward for later in plain.steps[t:])
-                assert step.reflection == target_return(to_go) and step.choice == plain.steps[t].choice
+                assert step.reflection == return_text(to_go) and step.choice == plain.steps[t].choice
+
+    def test_shares_compare_episodes_of_the_same_task(self, learned: Path) -> None:
+        log = log_of(learned)
+        told = list(conditioned(log, "share"))
+        for task in {episode.task.id for episode in log}:
+            own = [episode for episode in told if episode.task.id == task]
+            returns = [sum(step.reward for step in episode.steps) for episode in own]
+            best = own[returns.index(max(returns))]
+            assert {step.reflection for step in best.steps} == {share_text(1.0)}
+            if len(set(returns)) > 1:
+                worst = own[returns.index(min(returns))]
+                assert {step.reflection for step in worst.steps} == {share_text(0.0)}
+
+    def test_outcomes_are_those_of_the_episodes(self, learned: Path) -> None:
+        for episode in conditioned(log_of(learned), "outcome"):
+            assert {step.reflection for step in episode.steps} == {outcome_text(episode.success)}
 
 
 def test_an_offline_log_that_lost_episodes_is_written_again(
