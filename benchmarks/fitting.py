@@ -40,13 +40,12 @@ from reflectrl.models.weights import GIB
 from reflectrl.runs.players import make_policy, make_reflector
 from reflectrl.tools.fitting.estimate import estimate
 
-from .measure import CLEAR, growth, report
+from .measure import CLEAR, MODULES, clean_processes, growth, report
 from .settings import note
 
 Stage = Literal["play", "sft", "rl"]
 Training = Literal["LoRA", "full"]
 Precision = Literal["float32", "bfloat16"]
-MODULES = ("peft", "transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2")
 WORDS = [f"w{i}" for i in range(100)]
 STEPS = 3
 
@@ -182,9 +181,7 @@ def peak_of(run: Callable[[Recipe], None], recipe: Recipe) -> int | None:
     if recipe.model.device == "cpu" and not CLEAR.exists():
         return None
     here, there = Pipe(duplex=False)
-    server = get_context("forkserver")  # a clean process that has imported what all children need
-    server.set_forkserver_preload(["benchmarks.fitting", *MODULES])
-    child = server.Process(target=_send_growth, args=(there, run, recipe))
+    child = clean_processes().Process(target=_send_growth, args=(there, run, recipe))
     child.start()
     there.close()
     try:

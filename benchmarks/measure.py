@@ -217,10 +217,22 @@ def counted(function: Callable[[], Any], clock: Callable[[Callable[[], Any]], fl
 # ---- memory --------------------------------------------------------------------------------------------------------
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+MODULES = ("peft", "transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2")
+"""Modules that programs import sooner or later, and whose memory is not part of what is measured."""
+
+
+def clean_processes() -> Any:
+    """Return a context whose processes are forks of one that has imported modules and computed nothing.
+
+    A process that starts anew would import for seconds, and a fork of this one would reuse memory that is free here.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.measure", *MODULES])
+    return context
 
 
 def peak_memory(function: Callable[..., Any], *args: Any, prepare: Callable[..., Any] | None = None) -> int | None:
-    """Return by how many bytes a fresh process grows, at its peak, from right before `function` is called.
+    """Return by how many bytes a clean process grows, at its peak, from right before `function` is called.
 
     With `prepare`, `prepare(*args)` runs first, unmeasured, and `function` receives its result (a model, say). Both
     must be importable by name. The process has as many threads as torch has here.
@@ -233,7 +245,7 @@ def peak_memory(function: Callable[..., Any], *args: Any, prepare: Callable[...,
     """
     if not CLEAR.exists():
         return None
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+    with ProcessPoolExecutor(1, mp_context=clean_processes()) as process:
         return process.submit(_growth, function, prepare, args, torch.get_num_threads()).result()
 
 
