@@ -222,7 +222,7 @@ MODULES = ("peft", "transformers.models.llama.modeling_llama", "transformers.mod
 
 
 def clean_processes() -> Any:
-    """Return a context whose processes are forks of one that has imported modules and computed nothing.
+    """Return a context whose processes are forks of a server, which has imported modules and computed nothing.
 
     A process that starts anew would import for seconds, and a fork of this one would reuse memory that is free here.
     """
