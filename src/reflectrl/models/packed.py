@@ -126,9 +126,7 @@ class PackedBackend:
             ascending, order = np.unique(at_W, return_inverse=True)
         count = sum(len(block.ids) for block in blocks)
         ids = np.concatenate([block.ids for block in blocks])
-        # Branches of a trie are alternatives: tokens of equal depth have the same position in the text.
-        depths = [range(len(block.ids)) if block.trie is None else block.trie.depths for block in blocks]
-        positions = np.concatenate([block.start + np.asarray(of) for block, of in zip(blocks, depths, strict=True)])
+        positions = np.concatenate([block.positions() for block in blocks])
         if caches is None and compiles_by_shape(self.device):
             # Both numbers of rows are rounded up by tokens that nothing looks at, and that attention leaves out.
             spare = rounded(len(ascending)) - len(ascending)

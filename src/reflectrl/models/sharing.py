@@ -58,6 +58,12 @@ class Block:
     context: tuple[Span, ...] = ()
     trie: Trie | None = None
 
+    def positions(self) -> np.ndarray:
+        """Return the position of each token in its prompt. Tokens of a trie at equal depth have the same one."""
+        if self.trie is not None:
+            return self.start + np.asarray(self.trie.depths)
+        return self.start + np.arange(len(self.ids))
+
 
 @dataclass
 class Packing(Sequence[Ids]):

@@ -190,7 +190,9 @@ def estimate(recipe: Recipe, pass_bytes: float = PASS) -> Need | None:
     shared = model.lora_rank > 0 and shapes[0].folder == shapes[1].folder
     adapter = max(adapter_bytes(shape.tensors, model) for shape in shapes)
     half = model.dtype == "bfloat16" and model.quantisation == "none"
-    loading = max(max(shape.stored, 2 * one if half else 0) for shape, one in zip(shapes, weights, strict=True))
+    loading = max(shape.stored for shape in shapes)
+    if half:
+        loading = max(loading, 2 * max(weights))
     # Tables that embeddings and head share get a gradient from each before these are added.
     sft_rows = rl_rows = 0.0
     for shape in shapes:

@@ -25,7 +25,11 @@ def weights(costs: Sequence[int | None]) -> list[float]:
     if not reachable:
         return []
     shortest = min(reachable)
-    return [0.0 if cost is None else round(math.exp(SHARPNESS * (shortest - cost)), 4) for cost in costs]
+    found = []
+    for cost in costs:
+        behind = math.inf if cost is None else cost - shortest
+        found.append(round(math.exp(-SHARPNESS * behind), 4))
+    return found
 
 
 def nearest(costs: Sequence[int | None]) -> int:

@@ -132,10 +132,16 @@ def keys_doors_state(text: str) -> str:
     match = ROOM.fullmatch(text)
     if match is None:
         raise UserError(f"keys and doors: {text!r:.80} is no state of the benchmark")
-    keys, doors = ([] if names == "none" else names.split(", ") for names in match.group(2, 3))
+    keys, doors = _listed(match[2]), _listed(match[3])
     words = [f"at{(match[1] or START).title()}"]
     words += [f"has{key.title()}" for key in sorted(keys) if key not in doors]
     return " ".join([*words, *(f"open{door.title()}" for door in sorted(doors))])
+
+
+def _listed(names: str) -> list[str]:
+    if names == "none":
+        return []
+    return names.split(", ")
 
 
 def word_ladder_state(text: str) -> str:

@@ -59,7 +59,9 @@ def with_shares(episodes: Sequence[Episode], gamma: float) -> Iterator[list[str]
     """
     from reflectrl.core.episodes import task_key
 
-    returns = [sum(step.reward * gamma**t for t, step in enumerate(episode.steps)) for episode in episodes]
+    returns = []
+    for episode in episodes:
+        returns.append(sum(step.reward * gamma**t for t, step in enumerate(episode.steps)))
     by_task = defaultdict[str, list[float]](list)
     for episode, value in zip(episodes, returns, strict=True):
         by_task[task_key(episode.task)].append(value)
