@@ -27,7 +27,7 @@ from reflectrl.methods.shared.values import (
     train_by_values,
     values_settings,
 )
-from reflectrl.runs.arms import Arm, plain, policy, reflector
+from reflectrl.runs.arms import Arm, base, plain, policy, reflector
 from reflectrl.runs.artifact import CHECKPOINT, Artifact, Build, Plan, Source, artifact
 
 if TYPE_CHECKING:  # these bring torch, which a dry run does without
@@ -119,6 +119,11 @@ def linvit_alone(plan: Plan) -> Artifact:
     return linvit(plan, "linvit-no-reflection", reflector=None, policy=plain(plan))
 
 
+def linvit_untaught(plan: Plan) -> Artifact:
+    """Plan LINVIT's policy with the base model as its prior, which has seen no demonstration, and its critic."""
+    return linvit(plan, "linvit-untaught", reflector=None, policy=base(plan))
+
+
 def guided(*arguments: Any) -> Any:
     """Return the player of a finished arm: the policy, guided by the critic of its checkpoint."""
     from reflectrl.methods.shared.guided import value_guided
@@ -130,4 +135,5 @@ GUIDED = partial(Arm, guide=guided, settings=("values.kl_lambda",))
 ARMS = {
     "linvit": GUIDED("SFT as a prior, sampled by a learned value (LINVIT)", linvit_pair, reflector),
     "linvit-no-reflection": GUIDED("SFT as a prior for LINVIT, without a reflector", linvit_alone),
+    "linvit-untaught": GUIDED("the base model as a prior for LINVIT, without SFT", linvit_untaught),
 }

@@ -25,7 +25,7 @@ from tests.runs.alone import of_methods, require_made_alone
 Like = Callable[..., Any]
 ARMS = {**archer.ARMS, **linvit.ARMS}
 SMALL = (
-    "arms=archer,linvit,linvit-no-reflection", "eval.sampling=greedy", "eval.splits=test", "env.test=2",
+    "arms=archer,linvit,linvit-no-reflection,linvit-untaught", "eval.sampling=greedy", "eval.splits=test", "env.test=2",
     "values.critic_steps=4", "values.critic_batch=8", "values.actor_steps=2", "values.actor_batch=8",
     "values.kl_lambda=0.01",
 )  # fmt: skip
@@ -46,6 +46,7 @@ def test_archer_moves_the_model_and_linvit_brings_a_critic(learned: Path) -> Non
         start, learned / WEIGHTS.format("linvit")
     )
     assert same_weights(learned / WEIGHTS.format("plain"), learned / WEIGHTS.format("linvit-no-reflection"))
+    assert same_weights(learned / WEIGHTS.format("base"), learned / WEIGHTS.format("linvit-untaught"))
     assert not (learned / HEADS.format("archer")).exists()
     assert {name.split(".")[0] for name in load_file(learned / HEADS.format("linvit"))} == {"q", "v"}
 
@@ -57,17 +58,23 @@ def test_arms_start_from_the_trained_pair(like: Like) -> None:
             assert graph[f"values {name} (seed {seed})"].inputs == (f"sft reflector (seed {seed})", f"sft policy (seed {seed})")  # fmt: skip  # noqa: E501
             plain = graph[f"values {name}-no-reflection (seed {seed})"]
             assert plain.inputs == (f"sft plain (seed {seed})",)
+        assert graph[f"values linvit-untaught (seed {seed})"].inputs == (f"base model (seed {seed})",)
 
 
 def test_each_artifact_is_made_from_its_inputs_alone(learned: Path, like: Like, tmp_path: Path) -> None:
     recipe = like(*SMALL)
     artifacts = of_methods(recipe)
-    assert len(artifacts) == 3
+    assert len(artifacts) == 4
     require_made_alone(recipe, learned, artifacts, tmp_path)
 
 
 def test_they_read_reflections_where_they_are_to(learned: Path) -> None:
-    for name, reflects in (("archer", True), ("linvit", True), ("linvit-no-reflection", False)):
+    for name, reflects in (
+        ("archer", True),
+        ("linvit", True),
+        ("linvit-no-reflection", False),
+        ("linvit-untaught", False),
+    ):
         for episode in read_episodes(learned / f"episodes/eval-{name}-seed0-test-full-greedy.jsonl"):
             assert all((step.reflection is not None) == reflects for step in episode.steps)
 
