@@ -1,10 +1,14 @@
 """Results by hand: rows with Wilson's interval, milestones read off whole episodes, seeds pooled."""
 
+from dataclasses import replace
+
 import pytest
 from corridor import CorridorEnv
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reflectrl.core.envs import make
-from reflectrl.core.evaluation import rows_of, summarise
+from reflectrl.core.evaluation import majority_at, rows_of, summarise
 from reflectrl.core.statistics import mean_interval, wilson
 from reflectrl.core.types import Episode, Observation, Step, Task
 
@@ -46,6 +50,34 @@ def test_steps_to_success_are_those_of_won_episodes() -> None:
     assert rows_of(FOUR[2:3], ENV, 0.95)[-1]["steps_to_success"] is None
     assert [line["steps_to_success"] for line in summarise([row(0, 0.5), row(1, 0.1)], 0.95)] == [10.0]
     assert [line["steps_to_success"] for line in summarise([row(1, 0.1)], 0.95)] == [None]
+
+
+def answered(task: int, answer: str, success: bool) -> Episode:
+    """An episode whose only action is the answer."""
+    seen = Observation("", "", ("a", "b", "c"))
+    step = Step(seen, (), "abc".index(answer), float(success), ())
+    return replace(episode(task, success, [0.0]), steps=(step,))
+
+
+def test_the_most_frequent_answer_of_several_attempts_counts() -> None:
+    attempts = [("a", True), ("b", False), ("a", True), ("c", False)]
+    assert majority_at(4, attempts) == 1.0  # two of four say "a"
+    assert majority_at(2, attempts) == 0.5  # a tie in each half
+    assert majority_at(3, attempts) == 1.0  # the fourth is left over
+    assert majority_at(2, [("a", True), ("a", False)]) == 0.5  # chance decides, not the answer
+    found = [answered(7, *one) for one in attempts] + [answered(8, "b", False)] * 4
+    [*_, row] = rows_of(found, ENV, 0.95)
+    assert (row["tasks"], row["maj@2"], row["maj@4"]) == (2, 0.25, 0.5)
+    assert row["pass@4"] == 0.5 and row["success"] == 0.25
+    [pooled] = [line for line in summarise([row], 0.95) if line["stage"] == "full"]
+    assert pooled["maj@4"] == 0.5
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), min_size=1, max_size=12), st.data())
+def test_a_majority_of_one_is_the_success_rate(attempts: list[tuple[str, bool]], data: st.DataObject) -> None:
+    assert majority_at(1, attempts) == pytest.approx(sum(won for _, won in attempts) / len(attempts))
+    k = data.draw(st.integers(1, len(attempts)))
+    assert 0.0 <= majority_at(k, attempts) <= 1.0
 
 
 def test_kinds_of_tasks_have_rows_of_their_own_before_the_whole() -> None:

@@ -17,6 +17,10 @@ from reflectrl.core.types import Episode
 
 Row = dict[str, Any]
 KEYS = ("arm", "env", "split", "stage", "sampling")
+Attempt = tuple[str, bool]
+"""What an attempt at a task answered, and whether it won."""
+ATTEMPTS = ("pass@", "maj@")
+"""Beginnings of the names of shares that only several attempts at a task have."""
 
 
 def rows_of(episodes: Sequence[Episode], env: TextEnv, confidence: float) -> list[Row]:
@@ -47,9 +51,9 @@ def rows_of(episodes: Sequence[Episode], env: TextEnv, confidence: float) -> lis
 
 
 def _row(shared: Mapping[str, Any], stage: str, won: list[bool], episodes: Sequence[Episode], confidence: float) -> Row:
-    tasks: dict[str, list[bool]] = {}
+    tasks: dict[str, list[Attempt]] = {}
     for episode, win in zip(episodes, won, strict=True):
-        tasks.setdefault(episode.task.id, []).append(win)
+        tasks.setdefault(episode.task.id, []).append((answer_of(episode), win))
     share = len(tasks) / max(1, len(won))  # attempts at one task are no independent episodes
     low, high = wilson(round(sum(won) * share), round(len(won) * share), confidence)
     return {
@@ -69,16 +73,43 @@ def _row(shared: Mapping[str, Any], stage: str, won: list[bool], episodes: Seque
     }
 
 
-def _attempts(tasks: Sequence[Sequence[bool]]) -> dict[str, float]:
-    """Compute pass@k for k = 2, 4, ... up to all attempts, averaged over tasks. Empty if each task was played once."""
+def _attempts(tasks: Sequence[Sequence[Attempt]]) -> dict[str, float]:
+    """Compute pass@k and maj@k for k = 2, 4, ... up to all attempts, averaged over tasks.
+
+    Empty if each task was played once.
+    """
     most = min(map(len, tasks), default=1)
     if most < 2:
         return {}
     row: dict[str, float] = {"tasks": len(tasks)}
     counts = {2**i for i in range(1, most.bit_length())} | {most}
     for k in sorted(counts):
-        row[f"pass@{k}"] = sum(pass_at(k, len(won), sum(won)) for won in tasks) / len(tasks)
+        row[f"pass@{k}"] = _mean(pass_at(k, len(tried), sum(won for _, won in tried)) for tried in tasks) or 0.0
+    for k in sorted(counts):
+        row[f"maj@{k}"] = _mean(majority_at(k, tried) for tried in tasks) or 0.0
     return row
+
+
+def answer_of(episode: Episode) -> str:
+    """Return what an episode answers: the texts of its actions, in order."""
+    return "\n".join(step.observation.actions[step.action] for step in episode.steps)
+
+
+def majority_at(k: int, attempts: Sequence[Attempt]) -> float:
+    """Estimate the probability that the most frequent answer among k attempts wins.
+
+    The attempts are divided in order into groups of k; what is left over is not counted. Among answers that are equally
+    frequent, one is drawn. In an environment with chance, an answer wins as often as its attempts in the group.
+    """
+    shares = []
+    for start in range(0, len(attempts) - k + 1, k):
+        wins: dict[str, list[bool]] = {}
+        for answer, won in attempts[start : start + k]:
+            wins.setdefault(answer, []).append(won)
+        votes = max(map(len, wins.values()))
+        first = [sum(won) / votes for won in wins.values() if len(won) == votes]
+        shares.append(sum(first) / len(first))
+    return sum(shares) / len(shares)
 
 
 def pass_at(k: int, attempts: int, wins: int) -> float:
@@ -116,7 +147,7 @@ def _pooled(key: tuple[Any, ...], group: list[Row], confidence: float) -> Row:
     for name in ("success", "return", "steps", "steps_to_success"):
         means[name] = _mean(row[name] for row in group if row[name] is not None)
     pooled = {**dict(zip(KEYS, key, strict=True)), "seeds": len(group), "episodes": episodes}
-    more = [name for name in group[0] if name.startswith("pass@")]
+    more = [name for name in group[0] if name.startswith(ATTEMPTS)]
     more += [name for name in ("illegal", "ece", "brier") if any(name in row for row in group)]
     for name in more:
         means[name] = _mean(row.get(name, 0.0) for row in group)  # a row leaves out what is zero

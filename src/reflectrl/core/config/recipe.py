@@ -151,8 +151,8 @@ class EvalConfig:
     episodes: Natural = 0
     """Tasks per split; 0 means all of them."""
     repeats: Count = 1
-    """Number of times each task is played. Above 1, results also show pass@k: the probability that one of k attempts
-    wins."""
+    """Number of times each task is played. Above 1, results also show pass@k, the probability that one of k attempts
+    wins, and maj@k, the probability that the most frequent answer among k attempts wins."""
     batch: Count = 64
     """Number of environments that are played in parallel."""
     confidence: Annotated[float, Range(above=0, below=1)] = 0.95
