@@ -18,7 +18,7 @@ from reflectrl.core.types import Episode
 Row = dict[str, Any]
 KEYS = ("arm", "env", "split", "stage", "sampling")
 Attempt = tuple[str, bool]
-"""What an attempt at a task answered, and whether it won."""
+"""Answer of an attempt at a task, and whether it won."""
 ATTEMPTS = ("pass@", "maj@")
 """Beginnings of the names of shares that only several attempts at a task have."""
 
