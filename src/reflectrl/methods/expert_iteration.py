@@ -1,7 +1,8 @@
 """Expert iteration: in each round, play, keep the episodes that won, and imitate them.
 
 Anthony et al. 2017, "Thinking Fast and Slow with Deep Learning and Tree Search", without the search: the policy's own
-lucky episodes are the expert (filtered imitation, as in Zelikman et al. 2022, STaR).
+lucky episodes are the expert (filtered imitation, as in Zelikman et al. 2022, STaR). Text tasks use the same loop with
+the best of several completions of each prompt.
 """
 
 from __future__ import annotations
@@ -31,57 +32,84 @@ from reflectrl.runs.artifact import CHECKPOINT, Artifact, Build, Plan, Source, a
 if TYPE_CHECKING:  # these bring torch, which a dry run does without
     from reflectrl.core.envs.base import TextEnv
     from reflectrl.learn.trainer import Log
+    from reflectrl.methods.shared.offline.completions import Dataset
+    from reflectrl.models.lm import LanguageModel
     from reflectrl.models.players import Policy
+
+Collected = tuple["Dataset | None", dict[str, float]]
+"""Data to imitate in a round (None for nothing), and metrics of the round."""
+Collect = Callable[[int], Collected]
+"""Function of a round's number that collects what it imitates."""
 
 
 # ---- the loop --------------------------------------------------------------------------------------------------------
 
 
 def train_expert_iteration(
-    policy: Policy,
-    make_env: Callable[[], TextEnv],
-    tasks: Sequence[Task],
+    lm: LanguageModel,
+    collect: Collect,
     config: OfflineConfig,
     seed: int,
     log: Log,
     state_folder: Path | None = None,
     evaluate: Evaluate | None = None,
 ) -> None:
-    """Train the policy in place. `config.steps` are divided among `config.rounds` rounds.
+    """Train a model in place. `config.steps` are divided among `config.rounds` rounds.
 
     Args:
-        tasks: training tasks, each played `config.round_episodes` times per round.
-        log: receives one flat dictionary per evaluation; "played_success" is the success rate of the round's episodes.
+        collect: plays or writes with the current model.
+        log: receives one flat dictionary per evaluation, which includes the metrics of its round.
         state_folder: folder of the weights between rounds. A killed training repeats the round that it was in.
     """
     import torch
 
-    from reflectrl.core.episodes import successes
     from reflectrl.learn.trainer import Trainer
-    from reflectrl.methods.shared.offline.completions import step_dataset
     from reflectrl.methods.shared.offline.reference_cache import score_reference
 
-    trainer = Trainer(policy.lm, (), folder=state_folder, keep_best=False)  # its steps are rounds
+    trainer = Trainer(lm, (), folder=state_folder, keep_best=False)  # its steps are rounds
     share = -(-config.steps // config.rounds)
     while not trainer.has_ended(config.rounds):
-        played = play_tasks(policy, make_env, tasks, config.round_episodes, named_seed(seed, "round", trainer.step))
-        if won := successes(played):  # otherwise there is nothing to imitate, and the next round plays again
-            data = step_dataset(policy, won, config)
+        data, collected = collect(trainer.step)
+        if data is not None:  # otherwise there is nothing to imitate, and the next round tries again
             cache = score_reference(data, torch.zeros(len(data)))
             imitation = replace(config, algorithm="nll", steps=share)
-            note = log_of_round(log, trainer.step * share, len(won) / len(played))
+            note = log_of_round(log, trainer.step * share, config.rounds * share, collected)
             train_offline(data, cache, imitation, named_seed(seed, "learn", trainer.step), note, evaluate=evaluate)
         trainer.step += 1
         trainer.save(logged=trainer.step * share, round=trainer.step)
 
 
-def log_of_round(log: Log, first_step: int, played_success: float) -> Log:
-    """Return a callback that logs a round's metrics as steps of the whole training."""
+def own_successes(
+    policy: Policy,
+    make_env: Callable[[], TextEnv],
+    tasks: Sequence[Task],
+    config: OfflineConfig,
+    seed: int,
+    round_number: int,
+) -> Collected:
+    """Play each task `config.round_episodes` times. Return the episodes that won, and their share."""
+    from reflectrl.core.episodes import successes
+    from reflectrl.methods.shared.offline.completions import step_dataset
+
+    seed = named_seed(seed, "round", round_number)
+    played = play_tasks(policy, make_env, tasks, config.round_episodes, seed)
+    won = successes(played)
+    return step_dataset(policy, won, config) if won else None, {"played_success": len(won) / len(played)}
+
+
+def log_of_round(log: Log, first_step: int, steps: int, collected: dict[str, float]) -> Log:
+    """Return a callback that logs a round's metrics as steps of the whole training.
+
+    Args:
+        first_step: number of steps before the round.
+        steps: number of steps of the whole training.
+        collected: metrics of what the round imitates.
+    """
 
     def note(metrics: dict[str, Any]) -> None:
         # A later round begins with the evaluation that ended the round before.
         if metrics["step"] or not first_step:
-            log({**metrics, "step": first_step + metrics["step"], "played_success": played_success})
+            log({**metrics, "step": first_step + metrics["step"], "steps": steps, **collected})
 
     return note
 
@@ -110,7 +138,9 @@ def expert_iteration(build: Build, *, log: Path, start: Source) -> None:
     ):
         note = partial(note_progress, file, build, config)
         evaluate = partial(evaluate_on_validation, recipe, policy, "expert-iteration", envs, seed)
-        train_expert_iteration(policy, envs, tasks, config, named_seed(seed, name), note, build.learner, evaluate)
+        learning_seed = named_seed(seed, name)
+        collect = partial(own_successes, policy, envs, tasks, config, learning_seed)
+        train_expert_iteration(policy.lm, collect, config, learning_seed, note, build.learner, evaluate)
     write_folder(build.out, policy.lm.saver(artifact=name, seed=seed))
     drop_state(build.learner)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -16,7 +17,7 @@ from reflectrl.core.players import RandomPlayer
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Sampling, UserError
 from reflectrl.learn.trainer import linear
-from reflectrl.methods.expert_iteration import train_expert_iteration
+from reflectrl.methods.expert_iteration import own_successes, train_expert_iteration
 from reflectrl.methods.offline import play_tasks, train_offline
 from reflectrl.methods.shared.offline.algorithms import Item, items_of, losses_of, mean_loss
 from reflectrl.methods.shared.offline.completions import Dataset, step_dataset
@@ -273,7 +274,8 @@ class TestSteps:
                 log.append(metrics)
 
             try:
-                train_expert_iteration(policy, make_rooms, tasks, config, 0, note, folder, iter_scores())
+                collect = partial(own_successes, policy, make_rooms, tasks, config, 0)
+                train_expert_iteration(policy.lm, collect, config, 0, note, folder, iter_scores())
             except KeyboardInterrupt:
                 assert stop
             return policy, log

@@ -8,6 +8,7 @@ import pytest
 from reflectrl.cli import main
 from reflectrl.core.config import read_recipe
 from reflectrl.runs.metrics import MetricsFile
+from reflectrl.wings.text.learn.conditions import KEY
 from tests.runs.alone import one_of_each_kind, require_made_alone
 
 FIXTURES = Path(__file__).parents[1] / "samples" / "fixtures"
@@ -228,6 +229,36 @@ def test_ppo_is_an_arm_like_the_others_and_goes_on_after_a_kill(tmp_path, monkey
     assert finish("orders", tmp_path / "killed", arms=arms, **settings)["rows"] == whole["rows"]
     for name in ("metrics.jsonl", "checkpoints/seed0/ppo-last/model.safetensors"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_expert_iteration_imitates_the_best_of_its_own_completions(tmp_path, monkeypatch):
+    settings = {"text.prompts": "12", "text.validation_prompts": "6", "eval.episodes": "5", "seeds": "0"}
+    settings |= {"offline.rounds": "2", "offline.round_episodes": "4", "offline.steps": "8", "offline.eval_every": "4"}
+    arms = "reference,expert-iteration,rvs"
+    whole = finish("orders", tmp_path / "whole", arms=arms, **settings)
+    assert [row["checkpoint"] for row in whole["rows"] if row["arm"] == "expert-iteration"] == [""] * 2
+    metrics = tmp_path / "whole" / "metrics" / "seed0-expert-iteration.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert [(line["step"], line["steps"]) for line in lines] == [(0, 8), (4, 8), (8, 8)]
+    assert lines[0]["written_reward"] == lines[1]["written_reward"] and "eval_reward" in lines[2]
+    assert not list((tmp_path / "whole" / "completions").glob("*own*"))
+    [told] = (tmp_path / "whole" / "completions").glob("rvs-seed0-best-test-greedy.jsonl")
+    plain = told.with_name("reference-seed0-only-test-greedy.jsonl")
+    both = zip(told.read_text().splitlines(), plain.read_text().splitlines(), strict=True)
+    for asked, before in (map(json.loads, pair) for pair in both):
+        assert asked["prompt"] == before["prompt"] and asked["meta"][KEY] == "Reward 10 of 10. "
+        assert KEY not in before["meta"]
+
+    def until(file, values, write=MetricsFile.write):
+        if file.shared["arm"] == "expert-iteration" and values["step"] == 8:
+            raise KeyboardInterrupt
+        return write(file, values)
+
+    monkeypatch.setattr(MetricsFile, "write", until)
+    words = {**TINY, **settings, "arms": arms}
+    assert command("run", "orders", "--folder", str(tmp_path / "killed"), **words) == 130
+    monkeypatch.undo()
+    assert finish("orders", tmp_path / "killed", arms=arms, **settings)["rows"] == whole["rows"]
 
 
 @pytest.mark.parametrize(

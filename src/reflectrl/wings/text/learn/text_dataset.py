@@ -17,6 +17,7 @@ from reflectrl.methods.shared.offline.config import OfflineConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import autocast
 from reflectrl.models.sharing import Ids
+from reflectrl.wings.text.learn.conditions import condition_of
 from reflectrl.wings.text.samples import dialogue
 from reflectrl.wings.text.samples.sample import Sample, imitable
 
@@ -72,6 +73,8 @@ def _example(lm: LanguageModel, sample: Sample, config: OfflineConfig) -> Exampl
 def prompt_ids(lm: LanguageModel, sample: Sample, most: int, completion: int) -> Ids:
     """Tokenize a sample's prompt, for training and for generation. A prompt that is too long loses its beginning.
 
+    A condition (see `conditions.py`) stands before the prompt, and is not lost.
+
     Args:
         most: largest number of prompt tokens.
         completion: number of tokens of the context that the completion needs.
@@ -79,7 +82,7 @@ def prompt_ids(lm: LanguageModel, sample: Sample, most: int, completion: int) ->
     Raises:
         UserError: the completion leaves no room for the prompt. The error names the sample.
     """
-    start = beginning(lm.tokenizer)
+    start = [*beginning(lm.tokenizer), *lm.encode(condition_of(sample))]
     room = min(most, lm.context - completion) - len(start)
     if room < 1:
         about = f"{completion} tokens leave no room for its prompt in the model's context of {lm.context}"

@@ -21,10 +21,15 @@ if TYPE_CHECKING:  # these bring torch, which a dry run does without
     from reflectrl.wings.text.pipeline.task import TextTask
 
 SPLITS = ("train", "validation", "test")
-DATA, REFERENCE, PPO, VALUE = "data", "reference", "ppo", "offline-value"
+DATA, REFERENCE, VALUE = "data", "reference", "offline-value"
+PPO, EXPERT_ITERATION, RVS = "ppo", "expert-iteration", "rvs"
 TEXT_ARMS = {DATA: "the completions of the data", REFERENCE: "what the other arms start from"}
 TEXT_ARMS |= dict.fromkeys(get_args(Algorithm), "offline learning from the reference")
-TEXT_ARMS |= {PPO: "online learning from the reference: it writes, and is rewarded"}
+TEXT_ARMS |= {
+    PPO: "online learning from the reference: it writes, and is rewarded",
+    EXPERT_ITERATION: "imitates the best of its own completions, round after round, from the reference",
+    RVS: "imitates all completions, told the rank of their reward, and is asked for the highest (RvS)",
+}
 """Arms of text tasks, with their descriptions."""
 WRITTEN = ("text.top_p", "rl.temperature", "offline.prompt_tokens", "offline.completion_tokens")
 """Recipe keys that completions depend on."""
@@ -90,6 +95,22 @@ def learned_online(build: Build, *, data: Path, reference: Path) -> None:
     from reflectrl.wings.text.pipeline.training import train_arm
 
     train_arm(build, text_task(build, data), reference, None)
+
+
+@artifact("text", "rl", *TWICE, settings=("offline", "rl.eval_sampling"))
+def learned_with_ranks(build: Build, *, data: Path, reference: Path) -> None:
+    """Train a model on the samples, each told the rank of its reward, from the reference."""
+    from reflectrl.wings.text.pipeline.training import train_arm
+
+    train_arm(build, text_task(build, data), reference, None)
+
+
+@artifact("text", "rl", CHECKPOINT, settings=("offline", "rl.temperature", "rl.eval_sampling", "text.top_p"))
+def learned_from_own_best(build: Build, *, data: Path, reference: Path) -> None:
+    """Train a model on the best of its own completions, round after round, from the reference."""
+    from reflectrl.wings.text.pipeline.training import train_on_own_best
+
+    train_on_own_best(build, text_task(build, data), reference)
 
 
 @artifact("eval", "eval", "completions/{name}-seed{seed}-*.jsonl", settings=WRITTEN, extent=evaluation.extent)
@@ -203,8 +224,13 @@ def _planned_completions(plan: Plan, arm: str, reference: Artifact, value: Artif
     data = reference.given("data")
     if arm == REFERENCE:
         return completions(plan, arm, data=data, best=reference, last=None)
+    if arm == EXPERT_ITERATION:
+        trained = learned_from_own_best(plan, arm, data=data, reference=reference)
+        return completions(plan, arm, data=data, best=trained, last=None)
     if arm == PPO:
         trained = learned_online(plan, arm, data=data, reference=reference)
+    elif arm == RVS:
+        trained = learned_with_ranks(plan, arm, data=data, reference=reference)
     else:
         assert value is not None
         trained = learned_offline(plan, arm, data=data, reference=value.given("reference"), values=value)
@@ -280,7 +306,7 @@ def completion_sets(
     Returns:
         Task, arm, seed, checkpoint, split and sampling of each set.
     """
-    checkpoints = ("",) if arm in (DATA, REFERENCE) else ("best", "last")
+    checkpoints = ("",) if arm in (DATA, REFERENCE, EXPERT_ITERATION) else ("best", "last")
     ways = ("",) if arm == DATA else recipe.eval.sampling
     shared = {"task": task_name(recipe), "arm": arm, "seed": seed}
     return [

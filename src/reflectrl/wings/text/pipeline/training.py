@@ -20,20 +20,27 @@ from reflectrl.learn.checkpoint import drop_state, load_state, write_folder
 from reflectrl.learn.examples import Example
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import Verdict
+from reflectrl.methods.expert_iteration import Collected, train_expert_iteration
 from reflectrl.methods.offline import train_offline
 from reflectrl.methods.shared.offline.completions import Dataset
 from reflectrl.methods.shared.offline.config import Algorithm, OfflineConfig, offline_settings
 from reflectrl.methods.shared.offline.reference_cache import CARD as REFERENCE_CACHE
-from reflectrl.methods.shared.offline.reference_cache import Outcomes, ReferenceCache, cached_reference
+from reflectrl.methods.shared.offline.reference_cache import (
+    Outcomes,
+    ReferenceCache,
+    cached_reference,
+    score_reference,
+)
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.scratch import save_scratch
 from reflectrl.runs.artifact import Build, Source
 from reflectrl.runs.metrics import MetricsFile
 from reflectrl.wings.text.config import text_settings
 from reflectrl.wings.text.generation.generate import read_completions, write_completions
+from reflectrl.wings.text.learn.conditions import asked_for_the_best, with_ranks
 from reflectrl.wings.text.learn.online_text import train_online_text
 from reflectrl.wings.text.learn.text_dataset import TextCompletions, prompt_ids, text_dataset
-from reflectrl.wings.text.pipeline.graph import REFERENCE, SPLITS, VALUE, completion_sets, last
+from reflectrl.wings.text.pipeline.graph import PPO, REFERENCE, RVS, SPLITS, VALUE, completion_sets, last
 from reflectrl.wings.text.pipeline.left_out import nothing_to_learn, reason_left_out, write_left_out
 from reflectrl.wings.text.pipeline.task import TextTask, read_split
 from reflectrl.wings.text.samples import Sample, write_samples
@@ -230,29 +237,29 @@ def train_arm(build: Build, text: TextTask, reference: Path, values: Path | None
     """Train one arm from the reference, and save its best checkpoint on validation prompts and its last one.
 
     Args:
-        values: the folder with the reference caches; None for online learning.
+        values: the folder with the reference caches; None for arms that need none.
     """
     seed, name = build.seed, build.name
     lm, learner = text.load(reference, seed), build.learner
-    shared = {"kind": "offline" if values else "rl", "seed": seed, "arm": name}
+    shared = {"kind": "rl" if name == PPO else "offline", "seed": seed, "arm": name}
     with MetricsFile(build.metrics, learner, shared) as file:
-
-        def note(metrics: dict[str, float]) -> Verdict:
-            verdict = file.write(metrics)
-            total = max(int(metrics["steps"]), int(metrics["step"]))
-            kind = "eval_reward" if "eval_reward" in metrics else "return"
-            about = {"eval_reward": "validation reward", "return": "reward"}[kind]
-            build.tick(int(metrics["step"]), total, f"{about} {metrics[kind]:.3f}")
-            return verdict
-
+        note = partial(_note_progress, build, file)
         recipe, learning_seed = text.recipe, named_seed(seed, name)
-        evaluate = partial(_evaluate, text, lm, seed, _written(build, name, seed, "now", "validation", "learning"))
-        if values is None:
+        evaluate = partial(
+            _evaluate, text, lm, name, seed, _written(build, name, seed, "now", "validation", "learning")
+        )
+        if name == PPO:
             prompts, reward = text.prompts("train"), text.reward.label
             train_online_text(
                 lm, prompts, reward, evaluate, recipe.rl, offline_settings(recipe), learning_seed, note, learner
             )
+        elif name == RVS:
+            config = replace(offline_settings(recipe), algorithm="nll")
+            data = text_dataset(lm, with_ranks(text.training(name)), config)
+            known = score_reference(data, torch.zeros(len(data)))
+            train_offline(data, known, config, learning_seed, note, learner, evaluate)
         else:
+            assert values is not None
             config = replace(offline_settings(recipe), algorithm=cast(Algorithm, name))
             data, known = reference_cache(
                 text, lm, seed, values, written_by_reference(build, seed), name, lambda _: None
@@ -269,6 +276,63 @@ def train_arm(build: Build, text: TextTask, reference: Path, values: Path | None
     drop_state(learner)
 
 
+def train_on_own_best(build: Build, text: TextTask, reference: Path) -> None:
+    """Train the arm "expert-iteration" from the reference, and save its best checkpoint on validation prompts."""
+    seed, name = build.seed, build.name
+    lm, config, learning_seed = text.load(reference, seed), offline_settings(text.recipe), named_seed(seed, name)
+    with MetricsFile(build.metrics, build.learner, {"kind": "offline", "seed": seed, "arm": name}) as file:
+        note = partial(_note_progress, build, file)
+        collect = partial(_own_best, text, lm, seed, _written(build, name, seed, "own", "train", "learning"))
+        evaluate = partial(
+            _evaluate, text, lm, name, seed, _written(build, name, seed, "now", "validation", "learning")
+        )
+        train_expert_iteration(lm, collect, config, learning_seed, note, build.learner, evaluate)
+    _save(build.out, lm, seed)
+    drop_state(build.learner)
+
+
+def _own_best(text: TextTask, lm: LanguageModel, seed: int, path: Path, round_number: int) -> Collected:
+    """Write `offline.round_episodes` completions of every training prompt, and keep the best of each.
+
+    Completions that are all equally good say nothing about what to write, so their prompt is left out.
+    """
+    config, recipe = offline_settings(text.recipe), text.recipe
+    path.unlink(missing_ok=True)
+    written = write_completions(
+        lm,
+        text.prompts("train"),
+        path,
+        Sampling(recipe.rl.temperature, text_settings(recipe).top_p),
+        most_tokens=config.completion_tokens,
+        prompt_tokens=config.prompt_tokens,
+        seed=named_seed(seed, "own", round_number),
+        draws=config.round_episodes,
+        batch_size=recipe.eval.batch,
+    )
+    path.unlink()
+    groups: dict[str, list[Sample]] = {}
+    scored = text.reward.label(written)
+    for sample in scored:
+        groups.setdefault(sample.group, []).append(sample)
+    best = []
+    for group in groups.values():
+        first = max(group, key=lambda sample: sample.reward)
+        if config.round_episodes == 1 or first.reward > min(sample.reward for sample in group):
+            best.append(first)
+    found = {"written_reward": _mean(scored)}
+    return text_dataset(lm, best, config) if best else None, found
+
+
+def _note_progress(build: Build, file: MetricsFile, metrics: dict[str, float]) -> Verdict:
+    """Log the metrics of a training, and show its progress. Return the callbacks' request."""
+    verdict = file.write(metrics)
+    total = max(int(metrics["steps"]), int(metrics["step"]))
+    kind = "eval_reward" if "eval_reward" in metrics else "return"
+    about = {"eval_reward": "validation reward", "return": "reward"}[kind]
+    build.tick(int(metrics["step"]), total, f"{about} {metrics[kind]:.3f}")
+    return verdict
+
+
 def leave_out(build: Build, why: str) -> None:
     """Write the reason why an arm has nothing to learn from in place of its models."""
     write_left_out(build.out.with_name(last(build.name)), why)
@@ -277,13 +341,19 @@ def leave_out(build: Build, why: str) -> None:
     LOG.warning("reflectrl: the arm %s (seed %d) is left out: %s", build.name, build.seed, why)
 
 
-def _evaluate(text: TextTask, lm: LanguageModel, seed: int, path: Path) -> dict[str, float]:
+def _evaluate(text: TextTask, lm: LanguageModel, arm: str, seed: int, path: Path) -> dict[str, float]:
     """Return the mean reward of the current model's completions of validation prompts."""
-    prompts = text.prompts("validation", text_settings(text.recipe).eval_prompts)
+    prompts = _asked(text, arm, "validation", text_settings(text.recipe).eval_prompts)
     path.unlink(missing_ok=True)
     found = text.reward.label(completions(text, lm, prompts, path, text.recipe.rl.eval_sampling, seed))
     path.unlink()
     return {"eval_reward": _mean(found)}
+
+
+def _asked(text: TextTask, arm: str, split: str, most: int) -> list[Sample]:
+    """Return the prompts of a split as an arm reads them."""
+    prompts = text.prompts(split, most)
+    return asked_for_the_best(prompts) if arm == RVS else prompts
 
 
 def _save(folder: Path, lm: LanguageModel, seed: int) -> None:
@@ -319,7 +389,7 @@ def unwritten(build: Build, text: TextTask) -> Iterator[tuple[dict[str, Any], li
     if without_completions(build.context.run.path, build.name, build.seed).exists():
         return
     for labels in completion_sets(text.recipe, build.seed, build.name, text.samples):
-        prompts = text.prompts(labels["split"], text.recipe.eval.episodes)
+        prompts = _asked(text, build.name, labels["split"], text.recipe.eval.episodes)
         path = written_to(build.context.run.path, labels)
         if not {sample.id for sample in prompts} <= read_completions(path).keys():
             yield labels, prompts
