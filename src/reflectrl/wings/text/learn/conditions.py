@@ -26,15 +26,15 @@ def with_ranks(samples: Sequence[Sample]) -> list[Sample]:
     rewards = np.array([sample.reward for sample in samples])
     edges = np.quantile(rewards, np.arange(1, RANKS) / RANKS)
     ranks = 1 + np.searchsorted(edges, rewards)
-    return [_told(sample, int(rank)) for sample, rank in zip(samples, ranks, strict=True)]
+    return [_with_rank(sample, int(rank)) for sample, rank in zip(samples, ranks, strict=True)]
 
 
 def asked_for_the_best(prompts: Sequence[Sample]) -> list[Sample]:
     """Return the prompts, each with the highest rank."""
-    return [_told(sample, RANKS) for sample in prompts]
+    return [_with_rank(sample, RANKS) for sample in prompts]
 
 
-def _told(sample: Sample, rank: int) -> Sample:
+def _with_rank(sample: Sample, rank: int) -> Sample:
     return replace(sample, meta={**sample.meta, KEY: f"Reward {rank} of {RANKS}. "})
 
 
