@@ -283,8 +283,12 @@ def _from_scratch(recipe: Recipe, algorithm: str) -> OfflineConfig:
     """
     config = offline_settings(recipe)
     steps = config.reference_steps + (config.steps if algorithm in CONDITIONS else 0)
-    rates = {name: getattr(recipe.sft, name) for name in ("optimizer", "lr", "muon_lr", "weight_decay", "batch_size")}
-    return replace(config, algorithm="nll", steps=steps, **rates)
+    return replace(config, algorithm="nll", steps=steps, **imitation_rates(recipe))
+
+
+def imitation_rates(recipe: Recipe) -> dict[str, Any]:
+    """Return the optimiser settings of [sft], under their names in [offline]."""
+    return {name: getattr(recipe.sft, name) for name in ("optimizer", "lr", "muon_lr", "weight_decay", "batch_size")}
 
 
 def _from_reference(recipe: Recipe, algorithm: str) -> OfflineConfig:

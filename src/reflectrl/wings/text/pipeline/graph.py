@@ -97,12 +97,12 @@ def learned_online(build: Build, *, data: Path, reference: Path) -> None:
     train_arm(build, text_task(build, data), reference, None)
 
 
-@artifact("text", "rl", *TWICE, settings=("offline", "rl.eval_sampling"))
-def learned_with_ranks(build: Build, *, data: Path, reference: Path) -> None:
-    """Train a model on the samples, each told the rank of its reward, from the reference."""
+@artifact("text", "rl", *TWICE, settings=("sft", "offline", "rl.eval_sampling"))
+def learned_with_ranks(build: Build, *, data: Path, base: Source) -> None:
+    """Train the base model on the samples, each told the rank of its reward."""
     from reflectrl.wings.text.pipeline.training import train_arm
 
-    train_arm(build, text_task(build, data), reference, None)
+    train_arm(build, text_task(build, data), base, None)
 
 
 @artifact("text", "rl", CHECKPOINT, settings=("offline", "rl.temperature", "rl.eval_sampling", "text.top_p"))
@@ -230,7 +230,8 @@ def _planned_completions(plan: Plan, arm: str, reference: Artifact, value: Artif
     if arm == PPO:
         trained = learned_online(plan, arm, data=data, reference=reference)
     elif arm == RVS:
-        trained = learned_with_ranks(plan, arm, data=data, reference=reference)
+        made_from = reference.arguments
+        trained = learned_with_ranks(plan, arm, data=made_from["data"], base=made_from["base"])
     else:
         assert value is not None
         trained = learned_offline(plan, arm, data=data, reference=value.given("reference"), values=value)

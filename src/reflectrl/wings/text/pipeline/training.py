@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from reflectrl.core.config import Recipe
 from reflectrl.core.config.folders import data_folder
 from reflectrl.core.plugins import names
 from reflectrl.core.types import Sampling, UserError, named_seed
@@ -21,7 +22,7 @@ from reflectrl.learn.examples import Example
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import Verdict
 from reflectrl.methods.expert_iteration import Collected, train_expert_iteration
-from reflectrl.methods.offline import train_offline
+from reflectrl.methods.offline import imitation_rates, train_offline
 from reflectrl.methods.shared.offline.completions import Dataset
 from reflectrl.methods.shared.offline.config import Algorithm, OfflineConfig, offline_settings
 from reflectrl.methods.shared.offline.reference_cache import CARD as REFERENCE_CACHE
@@ -233,14 +234,15 @@ def completions(
     )
 
 
-def train_arm(build: Build, text: TextTask, reference: Path, values: Path | None) -> None:
-    """Train one arm from the reference, and save its best checkpoint on validation prompts and its last one.
+def train_arm(build: Build, text: TextTask, start: Source, values: Path | None) -> None:
+    """Train one arm, and save its best checkpoint on validation prompts and its last one.
 
     Args:
+        start: the reference; for the arm "rvs" the base model.
         values: the folder with the reference caches; None for arms that need none.
     """
     seed, name = build.seed, build.name
-    lm, learner = text.load(reference, seed), build.learner
+    lm, learner = text.load(start, seed), build.learner
     shared = {"kind": "rl" if name == PPO else "offline", "seed": seed, "arm": name}
     with MetricsFile(build.metrics, learner, shared) as file:
         note = partial(_note_progress, build, file)
@@ -254,7 +256,7 @@ def train_arm(build: Build, text: TextTask, reference: Path, values: Path | None
                 lm, prompts, reward, evaluate, recipe.rl, offline_settings(recipe), learning_seed, note, learner
             )
         elif name == RVS:
-            config = replace(offline_settings(recipe), algorithm="nll")
+            config = _from_base(recipe)
             data = text_dataset(lm, with_ranks(text.training(name)), config)
             known = score_reference(data, torch.zeros(len(data)))
             train_offline(data, known, config, learning_seed, note, learner, evaluate)
@@ -274,6 +276,13 @@ def train_arm(build: Build, text: TextTask, reference: Path, values: Path | None
         lm.load_weights(saved[0]["weights"])
     _save(build.out.with_name(last(name)), lm, seed)
     drop_state(learner)
+
+
+def _from_base(recipe: Recipe) -> OfflineConfig:
+    """Return the settings of imitation from the base model: as many steps as the reference and another arm together."""
+    config = offline_settings(recipe)
+    before = config.reference_steps if text_settings(recipe).reference == "sft" else 0
+    return replace(config, algorithm="nll", steps=before + config.steps, **imitation_rates(recipe))
 
 
 def train_on_own_best(build: Build, text: TextTask, reference: Path) -> None:
