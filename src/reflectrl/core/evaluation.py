@@ -84,10 +84,15 @@ def _attempts(tasks: Sequence[Sequence[Attempt]]) -> dict[str, float]:
     row: dict[str, float] = {"tasks": len(tasks)}
     counts = {2**i for i in range(1, most.bit_length())} | {most}
     for k in sorted(counts):
-        row[f"pass@{k}"] = _mean(pass_at(k, len(tried), sum(won for _, won in tried)) for tried in tasks) or 0.0
+        row[f"pass@{k}"] = _mean(pass_at(k, len(tried), wins_of(tried)) for tried in tasks) or 0.0
     for k in sorted(counts):
         row[f"maj@{k}"] = _mean(majority_at(k, tried) for tried in tasks) or 0.0
     return row
+
+
+def wins_of(attempts: Sequence[Attempt]) -> int:
+    """Count the attempts that won."""
+    return sum(won for _, won in attempts)
 
 
 def answer_of(episode: Episode) -> str:
