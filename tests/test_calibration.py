@@ -6,10 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reflectrl.core.calibration import (
+    Calibration,
     Decision,
     brier_score,
     calibration_row,
     expected_calibration_error,
+    fit,
     fit_temperature,
     reliability,
 )
@@ -57,7 +59,60 @@ def test_the_temperature_that_made_probabilities_too_sure_is_found(true: float) 
 
 
 def test_several_right_options_count_together_and_empty_ones_not_at_all() -> None:
-    sure = [[0.45, 0.45, 0.1]] * 20
-    assert fit_temperature(sure, [(0, 1)] * 20) < 0.2, "always right: the surer the better"
+    sure = [[0.45, 0.45, 0.1]] * 2000
+    assert fit_temperature(sure, [(0, 1)] * 2000) < 0.2, "always right: the surer the better"
     assert fit_temperature([[1.0], [0.5, 0.5]], [(0,), ()]) == 1.0
     assert fit_temperature([], []) == 1.0
+
+
+finite = st.floats(-30, 30)
+not_negative = st.floats(0, 5)
+
+
+@given(st.lists(finite, min_size=1, max_size=12), st.floats(0.05, 20), not_negative, not_negative, st.floats(-8, 8))
+def test_a_calibration_gives_probabilities_and_keeps_the_choice(
+    logits: list[float], temperature: float, a: float, b: float, c: float
+) -> None:
+    logp = Calibration(temperature, (a, b, c)).logp(np.array(logits))
+    assert np.exp(logp).sum() == pytest.approx(1)
+    assert logp[int(np.argmax(logits))] >= logp.max() - 1e-9
+
+
+def test_one_that_changes_nothing_is_the_softmax_and_another_follows_its_formula() -> None:
+    logits = np.array([1.0, 2.0, 0.5])
+    probs = np.exp(logits) / np.exp(logits).sum()
+    assert np.exp(Calibration().logp(logits)) == pytest.approx(probs)
+    log_odds = 1.5 * np.log(probs[1]) - 0.5 * np.log(1 - probs[1]) + 2.0
+    changed = np.exp(Calibration(1.0, (1.5, 0.5, 2.0)).logp(logits))
+    assert changed[1] == pytest.approx(1 / (1 + np.exp(-log_odds)))
+    assert changed[0] / changed[2] == pytest.approx(probs[0] / probs[2]), "the others share the rest in proportion"
+
+
+def test_a_policy_torn_between_two_right_options_is_sure_that_its_choice_is_right() -> None:
+    """Half of these decisions have two right options, and the policy names one of them: no temperature can say 1."""
+    rng = np.random.default_rng(2)
+    probabilities, best = list[list[float]](), list[tuple[int, ...]]()
+    for _ in range(2000):
+        probabilities.append([0.44, 0.42, 0.08, 0.06])
+        best.append((0, 1))
+        probabilities.append([0.8, 0.1, 0.06, 0.04])
+        best.append((0,) if rng.random() < 0.9 else (1,))
+    found = fit(probabilities, best)
+
+    def error(calibration: Calibration) -> float:
+        decisions = list[Decision]()
+        for probs, right in zip(probabilities, best, strict=True):
+            logp = calibration.logp(np.log(probs))
+            choice = int(np.argmax(logp))
+            decisions.append(Decision(float(np.exp(logp[choice])), choice in right))
+        row = calibration_row(decisions, "teacher")
+        return float(row["ece"])
+
+    assert error(Calibration(found.temperature)) > 0.1
+    assert error(found) < error(Calibration(found.temperature)) / 2
+
+
+def test_a_handful_of_decisions_changes_little_and_none_changes_nothing() -> None:
+    assert fit([], []) == Calibration() == fit([[1.0]], [(0,)])
+    few = fit([[0.7, 0.3]] * 3, [(0,)] * 3)
+    assert np.exp(few.logp(np.log([0.6, 0.4]))).max() < 0.9

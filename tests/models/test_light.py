@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from reflectrl.core.calibration import Calibration
 from reflectrl.core.config import ModelConfig
 from reflectrl.core.players import LiveEpisode
 from reflectrl.core.types import Observation, Sampling, Task, UserError
@@ -200,8 +201,8 @@ def test_it_chooses_as_the_engine_does_however_actions_are_scored(scorer: Path, 
     """Also behind a beginning that was read before, and with more options than go through the model at once."""
     many = tuple(f"go to shelf {i}, then to the end of {i % 7}" for i in range(80))
     engine = Policy(load_model(scorer, SMALL), Sampling(0.0), memory=0, scoring=scoring)
-    engine.calibration = 2.0
-    ours = LightPolicy(light(scorer), scoring, calibration=2.0)
+    engine.calibration = Calibration(2.0, (1.3, 0.8, 0.5))
+    ours = LightPolicy(light(scorer), scoring, engine.calibration)
     for state in ("shelf 3\n", "the end\n"):
         for actions in (ACTIONS, ACTIONS, ACTIONS[:1], *(() if scoring == "enumeration" else (many,))):
             [mine], [theirs] = (player.turns([asked(state, actions=actions)]) for player in (ours, engine))

@@ -21,6 +21,51 @@ COLDEST, HOTTEST = 0.05, 20.0
 FLOOR = 1e-7
 """Probability below which none is taken, since logged probabilities are rounded."""
 
+UNCHANGED = (1.0, 1.0, 0.0)
+"""Beta calibration that changes nothing."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Turns scores of options into the probabilities that a policy reports. The choice stays the same.
+
+    Scores are divided by a temperature first. Then the probability p of the choice becomes p', with
+
+        log(p' / (1 - p')) = a log(p) - b log(1 - p) + c
+
+    (beta calibration, Kull et al. 2017), and the other options share 1 - p' in proportion. The second step is there
+    since several options are often right, while their probabilities sum to 1: a policy that is torn between two right
+    options is right for certain, though each has a probability of 0.5, and no temperature can say so.
+
+    Attributes:
+        temperature: temperature of the softmax.
+        beta: a, b and c.
+    """
+
+    temperature: float = 1.0
+    beta: tuple[float, float, float] = UNCHANGED
+
+    def logp(self, logits_A: np.ndarray) -> np.ndarray:
+        """Return log-probabilities of a decision's options (A,), from their scores or log-probabilities."""
+        logits_A = logits_A / self.temperature
+        logp_A = logits_A - np.logaddexp.reduce(logits_A)
+        if self.beta == UNCHANGED or len(logp_A) == 1:
+            return logp_A
+        choice = int(np.argmax(logp_A))
+        logp, others = _choice_and_others(logp_A, choice)
+        a, b, c = self.beta
+        log_odds = a * logp - b * others + c
+        # Without this, the likeliest of the other options could end above the choice.
+        log_odds = max(log_odds, float(np.delete(logp_A, choice).max()) - others)
+        logp_A = logp_A - others - np.logaddexp(0.0, log_odds)
+        logp_A[choice] = -np.logaddexp(0.0, -log_odds)
+        return logp_A
+
+
+def _choice_and_others(logp_A: np.ndarray, choice: int) -> tuple[float, float]:
+    """Return the log-probabilities of a choice, and of all other options together."""
+    return float(logp_A[choice]), float(np.logaddexp.reduce(np.delete(logp_A, choice)))
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -88,10 +133,53 @@ def calibration_row(decisions: Sequence[Decision], judge: str) -> dict[str, Any]
     }
 
 
+def fit(probabilities: Sequence[Sequence[float]], best: Sequence[Sequence[int]]) -> Calibration:
+    """Fit a calibration to decisions: the temperature first, then the probability that the choice is right.
+
+    Args:
+        probabilities: for each decision, the probability of each option.
+        best: for each decision, the options that are right. Decisions without any are left out.
+    """
+    temperature = fit_temperature(probabilities, best)
+    scaled = Calibration(temperature)
+    logp, others, correct = list[float](), list[float](), list[bool]()
+    for probs, chosen in zip(probabilities, best, strict=True):
+        if len(probs) > 1 and chosen:
+            logp_A = scaled.logp(np.log(np.maximum(probs, FLOOR)))
+            choice = int(np.argmax(logp_A))
+            of_choice, of_others = _choice_and_others(logp_A, choice)
+            logp.append(of_choice)
+            others.append(of_others)
+            correct.append(choice in chosen)
+    return Calibration(temperature, _fit_beta(np.array(logp), np.array(others), np.array(correct, bool)))
+
+
+def _fit_beta(logp_N: np.ndarray, others_N: np.ndarray, correct_N: np.ndarray) -> tuple[float, float, float]:
+    """Fit a, b and c of `Calibration` by maximum a posteriori, with a normal prior of unit width around no change.
+
+    Args:
+        logp_N, others_N: log-probability of each choice, and of all other options together.
+        correct_N: True where the choice was right.
+    """
+    from scipy.optimize import minimize  # slow to import, and needed after training only
+
+    sign_N = np.where(correct_N, 1.0, -1.0)
+
+    def loss(beta: np.ndarray) -> float:
+        log_odds_N = beta[0] * logp_N - beta[1] * others_N + beta[2]
+        return float(np.logaddexp(0.0, -sign_N * log_odds_N).sum() + ((beta - UNCHANGED) ** 2).sum() / 2)
+
+    # With a and b at least 0, a more probable choice stays the more probable one.
+    found = minimize(loss, np.array(UNCHANGED), method="L-BFGS-B", bounds=[(0.0, None), (0.0, None), (None, None)])
+    a, b, c = found.x
+    return float(a), float(b), float(c)
+
+
 def fit_temperature(probabilities: Iterable[Sequence[float]], best: Iterable[Sequence[int]]) -> float:
     """Find the temperature that makes the right choices most probable: softmax(log p / T) (Guo et al. 2017).
 
-    The order of the options of a decision, and so the choice, stays the same.
+    The order of the options of a decision, and so the choice, stays the same. The log of the temperature has a normal
+    prior of unit width around 0, so that a handful of decisions that are all right changes little.
 
     Args:
         probabilities: for each decision, the probability of each option.
@@ -111,7 +199,7 @@ def fit_temperature(probabilities: Iterable[Sequence[float]], best: Iterable[Seq
         return 1.0
 
     def nll(log_temperature: float) -> float:
-        total = 0.0
+        total = log_temperature**2 / 2
         for logp_A, right_A in zip(logp, right, strict=True):
             scaled_A = logp_A / np.exp(log_temperature)
             total += np.logaddexp.reduce(scaled_A) - np.logaddexp.reduce(scaled_A[right_A])

@@ -19,6 +19,7 @@ import numpy as np
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
+from reflectrl.core.calibration import Calibration
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.prompts import Prompt, policy_prompt, reflector_prompt, tokenize, words_prompt
 from reflectrl.core.prompts.tokens import encode_text
@@ -517,17 +518,18 @@ class LightPolicy:
 
     Args:
         scoring: see `players.Policy`.
-        calibration: temperature of the probabilities that turns report.
+        calibration: calibration of the probabilities that turns report. It changes no choice.
 
     Raises:
         ValueError: only the policy of the engine scores so, or the model has no head that scores options.
     """
 
-    def __init__(self, model: LightModel, scoring: str = "trie", calibration: float = 1.0) -> None:
+    def __init__(self, model: LightModel, scoring: str = "trie", calibration: Calibration | None = None) -> None:
         score = {"trie": self._trie_logp, "options": self._option_scores, "enumeration": self._label_logits}
         if scoring not in score or (scoring == "options" and model.option_head_D is None):
             raise ValueError(f"no light policy scores by {scoring!r}")
-        self.model, self.scoring, self.calibration, self._score = model, scoring, calibration, score[scoring]
+        self.model, self.scoring, self._score = model, scoring, score[scoring]
+        self.calibration = calibration or Calibration()
         self._texts: dict[str, Ids] = {}
         self._labels = find_labels(model.tokenizer) if scoring == "enumeration" else None
 
@@ -537,9 +539,8 @@ class LightPolicy:
     def _turn(self, episode: LiveEpisode) -> Turn:
         actions = episode.observation.actions
         logits, answers = self._score(episode.observation, episode.reflection)
-        logits = logits / self.calibration
-        logp = logits - np.logaddexp.reduce(logits)
-        probs, choice = np.exp(logp), int(logp.argmax())
+        logp = self.calibration.logp(logits)
+        probs, choice = np.exp(logp), int(logits.argmax())
         return Choice(
             "policy",
             actions[choice],

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reflectrl.core.calibration import Calibration
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.prompts import Prompt, policy_prompt, question_prompt, reflector_prompt, tokenize, words_prompt
 from reflectrl.core.types import Choice, Observation, Reflection, Sampling, Turn, UserError
@@ -194,7 +195,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
             a learned head that reads each text ("options"; see `options.py`).
 
     Attributes:
-        calibration: temperature of the probabilities that greedy turns report. It changes no choice.
+        calibration: calibration of the probabilities that greedy turns report. It changes no choice.
     """
 
     def __init__(
@@ -207,7 +208,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         scoring: Scoring = "enumeration",
     ) -> None:
         super().__init__(lm, sampling, memory, cache)
-        self.calibration = 1.0
+        self.calibration = Calibration()
         self.scoring, self.packs = scoring, scoring == "enumeration"
         self.shuffle_labels = shuffle_labels and self.packs
         self._opening, self._labels = "", Labels((), (), "")
@@ -331,14 +332,14 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
     ) -> Turn:
         """Draw an action from the logits of a prompt's actions, which are in the order of listing."""
         prompt_ids, actions = question
-        logits_A = logits_A / (self.sampling.temperature or self.calibration)
-        logp_A = logits_A - np.logaddexp.reduce(logits_A)
+        temperature = self.sampling.temperature
+        logp_A = (Calibration(temperature) if temperature else self.calibration).logp(logits_A)
         probs_A = np.exp(logp_A)
         # The sum may differ from 1 by rounding, and the drawn label must not be one past the end.
         uniform = rng.random() * probs_A.sum()
         label = min(int(np.searchsorted(np.cumsum(probs_A), uniform, side="right")), len(probs_A) - 1)
-        if self.sampling.temperature == 0:
-            label = int(np.argmax(logp_A))
+        if temperature == 0:
+            label = int(np.argmax(logits_A))
         choice, probs_of_actions = label, probs_A
         if order:
             choice, probs_of_actions = order[label], np.empty_like(probs_A)

@@ -1,22 +1,22 @@
-"""Calibration of a run's arms: which decisions count, who judges them, and the temperature that is fitted.
+"""Calibration of a run's arms: which decisions count, who judges them, and what is fitted to them.
 
 Results judge the decisions of evaluation itself: the states that an arm reached in held-out tasks. If the environment's
 teacher is an expert, it is asked again in each of these states, and a choice is right if it is one of the teacher's
 best actions (`Teacher.preferences`, or the expert's action alone). Otherwise all choices of an episode count as right
 if the episode was won.
 
-The temperature is fitted to other decisions, which the arm makes in validation tasks. It changes the probabilities that
-are reported and served, and no choice.
+A calibration (`core.calibration.Calibration`) is fitted to other decisions, which the arm makes in validation tasks. It
+changes the probabilities that are reported and served, and no choice.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from reflectrl.core.calibration import Decision, calibration_row, fit_temperature
+from reflectrl.core.calibration import UNCHANGED, Calibration, Decision, calibration_row, fit
 from reflectrl.core.config import Recipe
 from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv
@@ -30,9 +30,9 @@ from reflectrl.learn.validation import evenly
 from reflectrl.runs.folder import RunFolder
 
 MOST_DECISIONS = 5000
-"""Largest number of decisions that are judged per log, and that a temperature is fitted to."""
+"""Largest number of decisions that are judged per log, and that a calibration is fitted to."""
 MOST_TASKS = 100
-"""Largest number of validation tasks that are played to fit a temperature."""
+"""Largest number of validation tasks that are played to fit a calibration."""
 
 
 def row_of_decisions(episodes: Iterable[Episode], env: TextEnv) -> Row:
@@ -71,11 +71,11 @@ def best_actions(env: TextEnv, episode: Episode) -> Iterator[tuple[int, ...]]:
         now = advance(env, task, step.action)
 
 
-# ---- the temperature -------------------------------------------------------------------------------------------------
+# ---- fitting -------------------------------------------------------------------------------------------------
 
 
-def temperature_file(run: RunFolder, arm: str, seed: int) -> Path:
-    """Return the file that holds an arm's temperature."""
+def calibration_file(run: RunFolder, arm: str, seed: int) -> Path:
+    """Return the file that holds an arm's calibration."""
     return run.path / "calibration" / f"{arm}-seed{seed}.json"
 
 
@@ -86,8 +86,8 @@ def fit_arm(
     seed: int,
     players: tuple[Player, Player | None],
     make_env: Callable[[], TextEnv],
-) -> float:
-    """Fit an arm's temperature, and write it down. Return it; without an expert, it is 1.
+) -> Calibration:
+    """Fit an arm's calibration, and write it down. Return it; without an expert, it changes nothing.
 
     The arm plays validation tasks greedily, and the teacher judges its choices in the states that it reaches. States of
     the teacher's own walks would not do: a policy is less sure, and wrong more often, where its own errors led it.
@@ -97,7 +97,7 @@ def fit_arm(
     """
     env = make(recipe.env)
     if "expert" not in env.teacher.abilities():
-        return 1.0
+        return Calibration()
     tasks = evenly(env.tasks("validation"), MOST_TASKS)
     jobs = [Job(task, named_seed(seed, "calibration", task.id), {}) for task in tasks]
     played = rollout(jobs, make_env, *players, min(recipe.eval.batch, len(jobs)))
@@ -108,23 +108,25 @@ def fit_arm(
             if turn is not None and turn.probs and len(best) < MOST_DECISIONS:
                 probabilities.append(turn.probs)
                 best.append(right)
-    found = {"temperature": fit_temperature(probabilities, best), "decisions": len(best)}
-    file = temperature_file(run, arm, seed)
+    found = fit(probabilities, best)
+    file = calibration_file(run, arm, seed)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps(found, indent=1) + "\n")
-    return float(found["temperature"])
+    write_text(file, json.dumps({**asdict(found), "decisions": len(best)}, indent=1) + "\n")
+    return found
 
 
-def temperature_of(recipe: Recipe, run: RunFolder, arm: str, seed: int) -> float:
-    """Return an arm's temperature: 1 unless the recipe wants it fitted and it is fitted already.
+def calibration_of(recipe: Recipe, run: RunFolder, arm: str, seed: int) -> Calibration:
+    """Return an arm's calibration. It changes nothing unless the recipe wants it fitted and it is fitted already.
 
     Raises:
         UserError: its file is damaged.
     """
-    path = temperature_file(run, arm, seed)
+    path = calibration_file(run, arm, seed)
     if recipe.eval.temperature != "fitted" or not path.is_file():
-        return 1.0
+        return Calibration()
     try:
-        return float(json.loads(path.read_text(encoding="utf-8"))["temperature"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        a, b, c = map(float, kept.get("beta", UNCHANGED))  # older files hold the temperature alone
+        return Calibration(float(kept["temperature"]), (a, b, c))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} cannot be read; remove it, and the next evaluation fits it again") from error

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from reflectrl.core.calibration import UNCHANGED, Calibration
 from reflectrl.core.config import from_dict
 from reflectrl.core.config.folders import read_regular
 from reflectrl.core.config.rules import Count, Natural, Positive
@@ -32,8 +33,15 @@ class PlaySettings:
     """Longest sequence in tokens."""
     calibration: Positive = 1.0
     """Temperature of the reported probabilities."""
+    beta: tuple[float, float, float] = UNCHANGED
+    """Beta calibration of the choice's probability (`core.calibration.Calibration`)."""
     reflection: Literal["fresh", "carried"] = "fresh"
     """Memory of the reflector: "carried" if it reads its previous reflection."""
+
+    @property
+    def probabilities(self) -> Calibration:
+        """Calibration of the reported probabilities."""
+        return Calibration(self.calibration, self.beta)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from reflectrl.learn.exploration import RewardShaping
 from reflectrl.models.labels import require_labels
 from reflectrl.runs.arms import Arm, select_arms
 from reflectrl.runs.artifact import Build, Source
-from reflectrl.runs.calibration import fit_arm, temperature_of
+from reflectrl.runs.calibration import calibration_of, fit_arm
 from reflectrl.runs.folder import OTHER_TASKS, Context, RunFolder
 from reflectrl.runs.players import Models, build_players, calibrated, is_base, load_pair, name_of
 
@@ -107,7 +107,7 @@ def evaluate_arm(
 
             def players(temperature: float, work: Work = work) -> tuple[Player, Player | None]:
                 seats = build_players(recipe, context.run.path, name, arm, models, temperature)
-                return work.watch(calibrated(seats, temperature_of(recipe, context.run, name, seed)))
+                return work.watch(calibrated(seats, calibration_of(recipe, context.run, name, seed)))
 
             for _ in _play(recipe, log, about, envs, players):
                 count += 1

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from reflectrl.core.calibration import Calibration
 from reflectrl.core.config import Recipe, read_recipe
 from reflectrl.core.config.trust import REMOTE_CODE, needing_trust, require
 from reflectrl.core.envs import make
@@ -22,7 +23,7 @@ from reflectrl.models.players import Policy, Reflector
 from reflectrl.models.sources import find_model
 from reflectrl.runs.arms import Arm, base, players_of, select_arms, start_of
 from reflectrl.runs.artifact import PRETRAINED, Handle, Plan, Source
-from reflectrl.runs.calibration import temperature_of
+from reflectrl.runs.calibration import calibration_of
 from reflectrl.runs.card import Card, read_card
 from reflectrl.runs.folder import RunFolder
 from reflectrl.runs.precision import in_run
@@ -70,17 +71,17 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
         recipe = as_described(recipe, card)
         if arm not in recipe.arms:
             raise UserError(f"{folder} is an agent of the arm {recipe.arms[0]!r}, not {arm!r}")
-        return calibrated(combined(recipe, row, exported_models(recipe, folder), 0.0), card.play.calibration)
+        return calibrated(combined(recipe, row, exported_models(recipe, folder), 0.0), card.play.probabilities)
     recipe = replace(recipe, model=in_run(recipe.model, folder))
     trained_seed = seed if seed in recipe.seeds else recipe.seeds[0]
     players = build_players(recipe, folder, arm, row, load_models(recipe, folder, trained_seed, arm), 0.0)
-    return calibrated(players, temperature_of(recipe, RunFolder(folder), arm, trained_seed))
+    return calibrated(players, calibration_of(recipe, RunFolder(folder), arm, trained_seed))
 
 
-def calibrated(players: tuple[Player, Player | None], temperature: float) -> tuple[Player, Player | None]:
-    """Give a policy the temperature of the probabilities that it reports. Other players are returned unchanged."""
+def calibrated(players: tuple[Player, Player | None], calibration: Calibration) -> tuple[Player, Player | None]:
+    """Give a policy the calibration of the probabilities that it reports. Other players are returned unchanged."""
     if isinstance(players[0], Policy):
-        players[0].calibration = temperature
+        players[0].calibration = calibration
     return players
 
 

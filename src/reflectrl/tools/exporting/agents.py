@@ -26,7 +26,7 @@ from reflectrl.learn.checkpoint import write_folder
 from reflectrl.models.backend import Counters
 from reflectrl.models.lm import LanguageModel
 from reflectrl.runs.arms import all_arms, select_arms
-from reflectrl.runs.calibration import temperature_of
+from reflectrl.runs.calibration import calibration_of
 from reflectrl.runs.card import Card, PlaySettings, write_card
 from reflectrl.runs.demonstrations import finished_lines
 from reflectrl.runs.folder import RunFolder
@@ -168,7 +168,7 @@ def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
     with suppress(OSError, ValueError, TypeError):
         results = dict(json.loads((run / "results.json").read_text(encoding="utf-8")))
     own = [row for row in results.get("rows", ()) if (row["arm"], row["seed"]) == (arm, seed)]
-    play = recipe.play
+    play, calibration = recipe.play, calibration_of(recipe, RunFolder(run), arm, seed)
     return Card(
         recipe.name,
         arm,
@@ -176,12 +176,13 @@ def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
         results.get("commit", ""),
         str(recipe.env["name"]),
         PlaySettings(
-            play.scoring,
-            play.reflection_tokens,
-            play.shuffle_labels,
-            recipe.model.context,
-            temperature_of(recipe, RunFolder(run), arm, seed),
-            play.reflection,
+            scoring=play.scoring,
+            reflection_tokens=play.reflection_tokens,
+            shuffle_labels=play.shuffle_labels,
+            context=recipe.model.context,
+            calibration=calibration.temperature,
+            beta=calibration.beta,
+            reflection=play.reflection,
         ),
         make(recipe.env).card_settings(),
         tuple({key: value for key, value in row.items() if value is not None} for row in own),
