@@ -52,6 +52,9 @@ MOST_TEXTS = 2**14
 MOST_TOKENS = 256
 """Largest number of tokens of options that are read in one pass."""
 
+FEW_ROWS, SLICE = 64, 64
+"""Products of at most so many rows are computed in slices of so many columns."""
+
 Ids = tuple[int, ...]
 
 
@@ -89,6 +92,33 @@ class LightTokenizer:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Decode token ids to text."""
         return self.backend_tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+
+class Linear:
+    """Linear map of a norm's or another layer's features: x W + b.
+
+    The BLAS rearranges a large W for every product, which takes longer than the product itself if there are only a few
+    rows. Small products it computes without, so W is cut into slices of columns for those.
+
+    Args:
+        weight_IO: weight, from I to O features.
+        bias_O: bias; None for no bias.
+    """
+
+    def __init__(self, weight_IO: np.ndarray, bias_O: np.ndarray | None = None) -> None:
+        self.weight_IO, self.bias_O = np.ascontiguousarray(weight_IO), bias_O
+        inputs, outputs = weight_IO.shape
+        width = SLICE if outputs % SLICE == 0 else outputs
+        self.slices = np.ascontiguousarray(weight_IO.reshape(inputs, -1, width).swapaxes(0, 1))
+
+    def __call__(self, x_NI: np.ndarray) -> np.ndarray:
+        if len(x_NI) > FEW_ROWS:
+            y_NO = x_NI @ self.weight_IO
+        else:
+            y_NO = (x_NI @ self.slices).swapaxes(0, 1).reshape(len(x_NI), -1)
+        if self.bias_O is not None:
+            y_NO += self.bias_O
+        return y_NO
 
 
 class Cache(NamedTuple):
@@ -192,13 +222,13 @@ class LightModel(ABC):
         """Run the model on tokens after a cache; return the last hidden state (D,) and the extended cache."""
         past, new = len(cache.ids), len(ids)
         positions_T = np.arange(past, past + new)
-        hidden_TS = np.arange(past + new)[None, :] > positions_T[:, None]  # causal mask: True for later positions
+        hidden_TT = np.triu(np.ones((new, new), bool), 1)  # causal mask: True for later positions
         x_TD = self._embed(np.array(ids), positions_T)
         layers = []
         for number, held in enumerate(cache.layers):
             queries, keys, values = self._enter(number, x_TD, positions_T)
             held = np.concatenate((held, np.stack((keys, values))), axis=2)
-            x_TD = self._leave(number, x_TD, self._attend(queries, held, hidden_TS))
+            x_TD = self._leave(number, x_TD, self._attend(queries, held, hidden_TT))
             layers.append(held)
         return self._end(x_TD[-1:])[0], Cache((*cache.ids, *ids), tuple(layers))
 
@@ -226,15 +256,15 @@ class LightModel(ABC):
             if parent >= 0:
                 sees_NN[node] |= sees_NN[parent]
                 depths_N[node] = depths_N[parent] + 1
-        hidden_NS = np.concatenate((np.zeros((count, past), bool), ~sees_NN), axis=1)
+        hidden_NN = ~sees_NN
         positions_N = past + depths_N
         x_ND = self._embed(np.array(token_of), positions_N)
         for number, held in enumerate(cache.layers):
             queries, keys, values = self._enter(number, x_ND, positions_N)
             held = np.concatenate((held, np.stack((keys, values))), axis=2)
             if number == len(cache.layers) - 1:  # only the ends are needed from here on
-                queries, x_ND, hidden_NS = queries[:, ends], x_ND[ends], hidden_NS[ends]
-            x_ND = self._leave(number, x_ND, self._attend(queries, held, hidden_NS))
+                queries, x_ND, hidden_NN = queries[:, ends], x_ND[ends], hidden_NN[ends]
+            x_ND = self._leave(number, x_ND, self._attend(queries, held, hidden_NN))
         return self._end(x_ND)
 
     def logits(self, hidden_D: np.ndarray, tokens: Sequence[int] | None = None) -> np.ndarray:
@@ -243,20 +273,24 @@ class LightModel(ABC):
         logits: np.ndarray = (rows @ hidden_D).astype(np.float64)
         return logits
 
-    def _attend(self, queries_HNW: np.ndarray, held: np.ndarray, hidden_NS: np.ndarray) -> np.ndarray:
-        """Attend from N queries to all S keys and values (2, G, S, W); return the result (N, H · W)."""
+    def _attend(self, queries_HNW: np.ndarray, held: np.ndarray, hidden_NM: np.ndarray) -> np.ndarray:
+        """Attend from N queries to all S keys and values (2, G, S, W); return the result (N, H · W).
+
+        Args:
+            queries_HNW: queries, already scaled by W ** -0.5.
+            hidden_NM: True for those of the last M keys that a query does not see. It sees all keys before them.
+        """
         count = queries_HNW.shape[1]
         # Grouped-query attention: (key-value heads, query heads per key-value head and queries, width).
         queries_GQW = queries_HNW.reshape(self.shared_heads, -1, self.width)
         scores_GQS = queries_GQW @ held[0].swapaxes(-1, -2)
-        scores_GQS *= np.float32(self.width**-0.5)
-        mask_NS = np.where(hidden_NS, np.float32(-np.inf), np.float32(0))
         scores_GRNS = scores_GQS.reshape(self.shared_heads, -1, count, held.shape[2])
-        scores_GRNS += mask_NS
+        mask_NM = np.where(hidden_NM, np.float32(-np.inf), np.float32(0))
+        scores_GRNS[..., held.shape[2] - mask_NM.shape[1] :] += mask_NM
         scores_GRNS -= scores_GRNS.max(-1, keepdims=True)
         weights = np.exp(scores_GRNS, out=scores_GRNS)
-        weights /= weights.sum(-1, keepdims=True)
-        mixed_GQW = weights.reshape(scores_GQS.shape) @ held[1]
+        mixed_GQW = scores_GQS @ held[1]
+        mixed_GQW /= weights.sum(-1).reshape(self.shared_heads, -1, 1)
         return mixed_GQW.reshape(self.heads, count, self.width).swapaxes(0, 1).reshape(count, -1)
 
     def _split(self, part_ND: np.ndarray) -> np.ndarray:
@@ -275,7 +309,7 @@ class LightLlama(LightModel):
         self.frequencies_D = 1.0 / theta ** (np.arange(0, self.width, 2, dtype=np.float32) / self.width)
         single = {name.removeprefix("model."): weight for name, weight in weights.items()}
         self.embeddings_VD, self.norm_D = single["embed_tokens.weight"], single["norm.weight"]
-        self.blocks = [_layer(single, f"layers.{number}.") for number in range(config["num_hidden_layers"])]
+        blocks = [_layer(single, f"layers.{number}.") for number in range(config["num_hidden_layers"])]
         hidden, inner = config["hidden_size"], config["intermediate_size"]
         all_heads, fewer = self.heads * self.width, self.shared_heads * self.width
         wanted = {
@@ -289,14 +323,26 @@ class LightLlama(LightModel):
             "input_layernorm.weight": (hidden,),
             "post_attention_layernorm.weight": (hidden,),
         }
-        _require_shapes(self.blocks, wanted, self.embeddings_VD, (config["vocab_size"], hidden))
-        for block in self.blocks:  # one product instead of three, and of two
-            block["qkv"] = np.concatenate([block.pop(f"self_attn.{name}_proj.weight") for name in "qkv"])
-            block["gate_up"] = np.concatenate([block.pop(f"mlp.{name}_proj.weight") for name in ("gate", "up")])
+        _require_shapes(blocks, wanted, self.embeddings_VD, (config["vocab_size"], hidden))
+        self.parts = []
+        for block in blocks:
+            # One product instead of three, and of two. The weight of the norm before is part of it, and so is the scale
+            # of attention.
+            queries_OD = block["self_attn.q_proj.weight"] * np.float32(self.width**-0.5)
+            keys_OD, values_OD = block["self_attn.k_proj.weight"], block["self_attn.v_proj.weight"]
+            qkv_OD = np.concatenate([queries_OD, keys_OD, values_OD])
+            gate_up_OD = np.concatenate([block["mlp.gate_proj.weight"], block["mlp.up_proj.weight"]])
+            part = {
+                "qkv": Linear((qkv_OD * block["input_layernorm.weight"]).T),
+                "out": Linear(block["self_attn.o_proj.weight"].T),
+                "gate_up": Linear((gate_up_OD * block["post_attention_layernorm.weight"]).T),
+                "down": Linear(block["mlp.down_proj.weight"].T),
+            }
+            self.parts.append(part)
         return int(config["max_position_embeddings"])
 
     def _layers(self) -> int:
-        return len(self.blocks)
+        return len(self.parts)
 
     def _embed(self, ids: np.ndarray, positions_N: np.ndarray) -> np.ndarray:
         angles_ND = positions_N[:, None].astype(np.float32) * self.frequencies_D
@@ -305,25 +351,25 @@ class LightLlama(LightModel):
         return embedded
 
     def _enter(self, number: int, x_ND: np.ndarray, positions_N: np.ndarray) -> tuple[np.ndarray, ...]:
-        block = self.blocks[number]
-        all_HNW = self._split(self._norm(x_ND, block["input_layernorm.weight"]) @ block["qkv"].T)
+        all_HNW = self._split(self.parts[number]["qkv"](self._norm(x_ND)))
         queries, keys, values = np.split(all_HNW, (self.heads, self.heads + self.shared_heads))
         return _turned(queries, self._turn), _turned(keys, self._turn), values
 
     def _leave(self, number: int, x_ND: np.ndarray, mixed_ND: np.ndarray) -> np.ndarray:
-        block = self.blocks[number]
-        x_ND = x_ND + mixed_ND @ block["self_attn.o_proj.weight"].T
-        both_NI = self._norm(x_ND, block["post_attention_layernorm.weight"]) @ block["gate_up"].T
-        gate_NI, up_NI = np.split(both_NI, 2, axis=-1)
+        part = self.parts[number]
+        x_ND = x_ND + part["out"](mixed_ND)
+        gate_NI, up_NI = np.split(part["gate_up"](self._norm(x_ND)), 2, axis=-1)
         gated_NI = gate_NI / (1 + np.exp(-gate_NI)) * up_NI
-        out: np.ndarray = x_ND + gated_NI @ block["mlp.down_proj.weight"].T
+        out: np.ndarray = x_ND + part["down"](gated_NI)
         return out
 
     def _end(self, x_ND: np.ndarray) -> np.ndarray:
-        return self._norm(x_ND, self.norm_D)
+        return self._norm(x_ND) * self.norm_D
 
-    def _norm(self, x: np.ndarray, weight_D: np.ndarray) -> np.ndarray:
-        scaled: np.ndarray = x / np.sqrt((x * x).mean(-1, keepdims=True) + self.epsilon) * weight_D
+    def _norm(self, x_ND: np.ndarray) -> np.ndarray:
+        """Apply an RMS norm without its weight, which the product behind it contains."""
+        squares_N = np.einsum("nd,nd->n", x_ND, x_ND) / np.float32(x_ND.shape[1])
+        scaled: np.ndarray = x_ND / np.sqrt(squares_N + self.epsilon)[:, None]
         return scaled
 
 
@@ -337,7 +383,7 @@ class LightGPT2(LightModel):
         single = {name.removeprefix("transformer."): weight for name, weight in weights.items()}
         self.embeddings_VD, self.positions_TD = single["wte.weight"], single["wpe.weight"]
         self.last = _layer(single, "ln_f.")
-        self.blocks = [_layer(single, f"h.{number}.") for number in range(config["n_layer"])]
+        blocks = [_layer(single, f"h.{number}.") for number in range(config["n_layer"])]
         hidden = int(config["n_embd"])
         inner = int(config.get("n_inner") or 4 * hidden)
         wanted: dict[str, tuple[int, ...]] = {
@@ -346,41 +392,61 @@ class LightGPT2(LightModel):
             "mlp.c_fc.weight": (hidden, inner),
             "mlp.c_proj.weight": (inner, hidden),
         }
-        _require_shapes(self.blocks, wanted, self.embeddings_VD, (config["vocab_size"], hidden))
+        _require_shapes(blocks, wanted, self.embeddings_VD, (config["vocab_size"], hidden))
+        self.parts = []
+        scale_O = np.ones(3 * hidden, np.float32)
+        scale_O[:hidden] = self.width**-0.5  # the scale of attention is part of the queries
+        for block in blocks:
+            part = {
+                "qkv": _behind_norm(block, "ln_1", "attn.c_attn", scale_O),
+                "out": Linear(block["attn.c_proj.weight"], block["attn.c_proj.bias"]),
+                "up": _behind_norm(block, "ln_2", "mlp.c_fc", np.ones(inner, np.float32)),
+                "down": Linear(block["mlp.c_proj.weight"], block["mlp.c_proj.bias"]),
+            }
+            self.parts.append(part)
         return int(config["n_positions"])
 
     def _layers(self) -> int:
-        return len(self.blocks)
+        return len(self.parts)
 
     def _embed(self, ids: np.ndarray, positions_N: np.ndarray) -> np.ndarray:
         embedded: np.ndarray = self.embeddings_VD[ids] + self.positions_TD[positions_N]
         return embedded
 
     def _enter(self, number: int, x_ND: np.ndarray, positions_N: np.ndarray) -> tuple[np.ndarray, ...]:
-        block = self.blocks[number]
-        normed_ND = self._norm(x_ND, block["ln_1.weight"], block["ln_1.bias"])
-        all_HNW = self._split(normed_ND @ block["attn.c_attn.weight"] + block["attn.c_attn.bias"])
-        return tuple(np.split(all_HNW, 3))
+        return tuple(np.split(self._split(self.parts[number]["qkv"](self._norm(x_ND))), 3))
 
     def _leave(self, number: int, x_ND: np.ndarray, mixed_ND: np.ndarray) -> np.ndarray:
-        block = self.blocks[number]
-        x_ND = x_ND + (mixed_ND @ block["attn.c_proj.weight"] + block["attn.c_proj.bias"])
-        normed_ND = self._norm(x_ND, block["ln_2.weight"], block["ln_2.bias"])
-        inner_NI = _gelu(normed_ND @ block["mlp.c_fc.weight"] + block["mlp.c_fc.bias"])
-        out: np.ndarray = x_ND + (inner_NI @ block["mlp.c_proj.weight"] + block["mlp.c_proj.bias"])
+        part = self.parts[number]
+        x_ND = x_ND + part["out"](mixed_ND)
+        out: np.ndarray = x_ND + part["down"](_gelu(part["up"](self._norm(x_ND))))
         return out
 
     def _end(self, x_ND: np.ndarray) -> np.ndarray:
-        return self._norm(x_ND, self.last["weight"], self.last["bias"])
+        return self._norm(x_ND) * self.last["weight"] + self.last["bias"]
 
-    def _norm(self, x_ND: np.ndarray, weight_D: np.ndarray, bias_D: np.ndarray) -> np.ndarray:
+    def _norm(self, x_ND: np.ndarray) -> np.ndarray:
+        """Apply a layer norm without its weight and bias, which the product behind it contains (`_behind_norm`)."""
         centred_ND = x_ND - x_ND.mean(-1, keepdims=True)
-        centred_ND *= weight_D / np.sqrt((centred_ND * centred_ND).mean(-1, keepdims=True) + self.epsilon)
-        centred_ND += bias_D
+        squares_N = np.einsum("nd,nd->n", centred_ND, centred_ND) / np.float32(x_ND.shape[1])
+        centred_ND /= np.sqrt(squares_N + self.epsilon)[:, None]
         return centred_ND
 
 
 FAMILIES: dict[str, type[LightModel]] = {"llama": LightLlama, "gpt2": LightGPT2}
+
+
+def _behind_norm(block: dict[str, np.ndarray], norm: str, name: str, scale_O: np.ndarray) -> Linear:
+    """Return a linear map that contains weight and bias of the norm before it.
+
+    With weight g and bias h of the norm, (x g + h) W + b = x (g W) + (h W + b).
+
+    Args:
+        scale_O: factors of its features.
+    """
+    weight_IO = block[f"{name}.weight"] * scale_O
+    bias_O = block[f"{name}.bias"] * scale_O + block[f"{norm}.bias"] @ weight_IO
+    return Linear(block[f"{norm}.weight"][:, None] * weight_IO, bias_O)
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:

@@ -44,7 +44,7 @@ def problem(domain: str, trial: int) -> Any:
     """Return a trial as the package's `Problem`."""
     settings = rules().domains[domain]
     if domain == "rush_hour":
-        return _rush_hour(trial, settings["vehicles"], settings["min_moves"])
+        return make_rush_hour(trial, settings["vehicles"], settings["min_moves"])
     module = package(f"domains.{domain}")
     if domain in DOWNLOADED:
         return module.problem(trial, downloaded(domain), **settings)
@@ -68,7 +68,7 @@ def downloaded(domain: str) -> Any:
         raise UserError(f"planning: {home / module.DATA} cannot be read: {reason(error)}") from error
 
 
-def _rush_hour(trial: int, vehicles: int, min_moves: int) -> Any:
+def make_rush_hour(trial: int, vehicles: int, min_moves: int) -> Any:
     """Make a trial of Rush Hour as the package does, but measure the boards it rejects some 30 times as fast."""
     module, rng = package("domains.rush_hour"), package("rng").Draws("rush_hour", trial)
     while True:
