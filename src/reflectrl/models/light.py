@@ -122,14 +122,17 @@ class Linear:
 
 
 class Cache(NamedTuple):
-    """KV cache: token ids, and their keys and values in each layer, (2, heads, tokens, width)."""
+    """KV cache: token ids, and for each layer their keys (heads, width, tokens) and values (heads, tokens, width).
+
+    Keys are transposed, as attention multiplies by them.
+    """
 
     ids: Ids
-    layers: tuple[np.ndarray, ...]
+    layers: tuple[tuple[np.ndarray, np.ndarray], ...]
 
     def first(self, count: int) -> Cache:
         """Return the cache of the first `count` tokens."""
-        return Cache(self.ids[:count], tuple(layer[:, :, :count] for layer in self.layers))
+        return Cache(self.ids[:count], tuple((keys[:, :, :count], values[:, :count]) for keys, values in self.layers))
 
 
 class LightModel(ABC):
@@ -167,8 +170,8 @@ class LightModel(ABC):
         self.size = sum(weight.size for weight in weights.values())
         single = {name: np.ascontiguousarray(weight, np.float32) for name, weight in weights.items()}
         self.context = min(context, self._set_up(config, single))
-        none = np.zeros((2, self.shared_heads, 0, self.width), np.float32)
-        self._latest = Cache((), (none,) * self._layers())
+        keys = np.zeros((self.shared_heads, self.width, 0), np.float32)
+        self._latest = Cache((), ((keys, keys.swapaxes(1, 2)),) * self._layers())
 
     # ---- what families do differently --------------------------------------------------------------------------------
 
@@ -227,7 +230,7 @@ class LightModel(ABC):
         layers = []
         for number, held in enumerate(cache.layers):
             queries, keys, values = self._enter(number, x_TD, positions_T)
-            held = np.concatenate((held, np.stack((keys, values))), axis=2)
+            held = _extended(held, keys, values)
             x_TD = self._leave(number, x_TD, self._attend(queries, held, hidden_TT))
             layers.append(held)
         return self._end(x_TD[-1:])[0], Cache((*cache.ids, *ids), tuple(layers))
@@ -261,7 +264,7 @@ class LightModel(ABC):
         x_ND = self._embed(np.array(token_of), positions_N)
         for number, held in enumerate(cache.layers):
             queries, keys, values = self._enter(number, x_ND, positions_N)
-            held = np.concatenate((held, np.stack((keys, values))), axis=2)
+            held = _extended(held, keys, values)
             if number == len(cache.layers) - 1:  # only the ends are needed from here on
                 queries, x_ND, hidden_NN = queries[:, ends], x_ND[ends], hidden_NN[ends]
             x_ND = self._leave(number, x_ND, self._attend(queries, held, hidden_NN))
@@ -273,23 +276,25 @@ class LightModel(ABC):
         logits: np.ndarray = (rows @ hidden_D).astype(np.float64)
         return logits
 
-    def _attend(self, queries_HNW: np.ndarray, held: np.ndarray, hidden_NM: np.ndarray) -> np.ndarray:
-        """Attend from N queries to all S keys and values (2, G, S, W); return the result (N, H · W).
+    def _attend(
+        self, queries_HNW: np.ndarray, held: tuple[np.ndarray, np.ndarray], hidden_NM: np.ndarray
+    ) -> np.ndarray:
+        """Attend from N queries to all S keys and values of a layer; return the result (N, H · W).
 
         Args:
             queries_HNW: queries, already scaled by W ** -0.5.
             hidden_NM: True for those of the last M keys that a query does not see. It sees all keys before them.
         """
-        count = queries_HNW.shape[1]
+        (keys_GWS, values_GSW), count = held, queries_HNW.shape[1]
         # Grouped-query attention: (key-value heads, query heads per key-value head and queries, width).
         queries_GQW = queries_HNW.reshape(self.shared_heads, -1, self.width)
-        scores_GQS = queries_GQW @ held[0].swapaxes(-1, -2)
-        scores_GRNS = scores_GQS.reshape(self.shared_heads, -1, count, held.shape[2])
+        scores_GQS = queries_GQW @ keys_GWS
+        scores_GRNS = scores_GQS.reshape(self.shared_heads, -1, count, keys_GWS.shape[2])
         mask_NM = np.where(hidden_NM, np.float32(-np.inf), np.float32(0))
-        scores_GRNS[..., held.shape[2] - mask_NM.shape[1] :] += mask_NM
+        scores_GRNS[..., keys_GWS.shape[2] - mask_NM.shape[1] :] += mask_NM
         scores_GRNS -= scores_GRNS.max(-1, keepdims=True)
         weights = np.exp(scores_GRNS, out=scores_GRNS)
-        mixed_GQW = scores_GQS @ held[1]
+        mixed_GQW = scores_GQS @ values_GSW
         mixed_GQW /= weights.sum(-1).reshape(self.shared_heads, -1, 1)
         return mixed_GQW.reshape(self.heads, count, self.width).swapaxes(0, 1).reshape(count, -1)
 
@@ -486,6 +491,14 @@ def _branches(options: Sequence[Ids]) -> tuple[list[int], list[int], list[int]]:
                 parents.append(parent)
         ends.append(node)
     return [token for _, token in nodes], parents, ends
+
+
+def _extended(
+    held: tuple[np.ndarray, np.ndarray], keys_GNW: np.ndarray, values_GNW: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return keys and values of a layer with those of further tokens."""
+    keys_GWS, values_GSW = held
+    return np.concatenate((keys_GWS, keys_GNW.swapaxes(1, 2)), axis=2), np.concatenate((values_GSW, values_GNW), axis=1)
 
 
 def _layer(weights: dict[str, np.ndarray], start: str) -> dict[str, np.ndarray]:
