@@ -96,7 +96,11 @@ class Packing(Sequence[Ids]):
 
     def lengths(self) -> list[int]:
         """Return the length of each prompt in tokens, including tokens before its first block."""
-        return [self.blocks[path[0][0]].start + sum(count for _, count in path) for path in self.paths]
+        found = list[int]()
+        for path in self.paths:
+            first, _ = path[0]
+            found.append(self.blocks[first].start + sum(count for _, count in path))
+        return found
 
 
 def apart(prompts: Sequence[Ids]) -> Packing:
@@ -289,11 +293,14 @@ class KVCachePool:
         """
         needs = [(count + ROUNDING) * self.token_bytes for count in tokens]
         for rows in portions(needs, self.working):
-            chosen = list(zip(episodes[rows], growing[rows], strict=True))
-            caches = [self._of.setdefault(one, KVCache()) if kept else KVCache() for one, kept in chosen]
+            caches, passing = list[KVCache](), list[KVCache]()
+            for episode, kept in zip(episodes[rows], growing[rows], strict=True):
+                cache = self._of.setdefault(episode, KVCache()) if kept else KVCache()
+                caches.append(cache)
+                if not kept:
+                    passing.append(cache)
             yield rows, caches
-            passing = sum(cache.nbytes for cache, (_, kept) in zip(caches, chosen, strict=True) if not kept)
-            self.peak = max(self.peak, passing + sum(cache.nbytes for cache in self._of.values()))
+            self.peak = max(self.peak, sum(cache.nbytes for cache in (*passing, *self._of.values())))
             total = 0
             for episode, cache in list(self._of.items()):  # in the order in which the episodes began
                 total += cache.nbytes

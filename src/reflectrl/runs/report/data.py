@@ -173,9 +173,10 @@ def _score(row: Any, where: str) -> Score:
         raise UserError(f"{where}.success must be a number, not {row.get('success')!r}")
     seeds = row.get("seeds")
     numbers["seeds"] = len(seeds) if isinstance(seeds, list) else _number(row, "seeds", f"{where}.")
-    counts: dict[str, Any] = {
-        key: None if (x := numbers.pop(key)) is None else int(x) for key in ("episodes", "seed", "seeds")
-    }
+    counts = dict[str, Any]()
+    for key in ("episodes", "seed", "seeds"):
+        number = numbers.pop(key)
+        counts[key] = None if number is None else int(number)
     texts = {key: row[key] for key in ("arm", "split", "stage", "sampling")}
     shares = dict[str, float]()
     for key in row:

@@ -166,7 +166,9 @@ def fit_values(build: Build, text: TextTask, reference: Path) -> None:
             about = f"explained variance {metrics['explained_variance']:.2f}"
             build.tick(int(metrics["step"]), offline_settings(text.recipe).value_epochs, about)
 
-        sets = {tuple(sample.id for sample in text.training(arm)): arm for arm in reversed(text.offline)}
+        sets = dict[tuple[str, ...], str]()
+        for arm in reversed(text.offline):
+            sets[tuple(sample.id for sample in text.training(arm))] = arm
         for algorithm in reversed(sets.values()):  # one algorithm per distinct set of training samples
             reference_cache(text, lm, seed, build.out.parent, written_by_reference(build, seed), algorithm, note)
 
