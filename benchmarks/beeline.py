@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import numpy as np
 import tyro
 
 from reflectrl.api import Agent, load_agent
+from reflectrl.core.config import read_recipe
 from reflectrl.core.types import UserError
 from reflectrl.wings.planning.distances import distances
 from reflectrl.wings.planning.env import FrontierEnv
@@ -37,10 +38,10 @@ RESAMPLES = 2000
 class Settings:
     """Settings of the comparison."""
 
-    run: tyro.conf.Positional[Path]
-    """A run with trained arms."""
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Runs with trained arms."""
     arms: str = "sft-no-reflection,sft"
-    """Arms of the run, separated by commas."""
+    """Arms, separated by commas. A run may have some of them only."""
     domains: str = ",".join(DOMAINS)
     """Domains, separated by commas."""
     first: int = FIRST_TRIAL["validation"]
@@ -49,6 +50,8 @@ class Settings:
     """Number of trials of each domain."""
     seed: int = 0
     """Training seed of the agents."""
+    peers: bool = True
+    """Let the classic heuristic and random choice search as well."""
     explorations: int = 0
     """Explorations after which a search gives up; 0 takes the benchmark's 2,500."""
 
@@ -103,30 +106,64 @@ def mean_and_interval(scores: Sequence[float]) -> tuple[float, float, float]:
     return math.exp(logs.mean()), math.exp(low), math.exp(high)
 
 
+def paired(scores: Mapping[str, Sequence[float]], first: Mapping[str, Sequence[float]]) -> tuple[float, float, float]:
+    """Return the ratio of two geometric means over domains, on the same trials, and its 95% interval.
+
+    Args:
+        scores, first: domain → scores of its trials, in the same order.
+    """
+    logs_DT = np.log([scores[domain] for domain in first]) - np.log([first[domain] for domain in first])
+    domains, trials = logs_DT.shape
+    drawn = np.random.default_rng(0).integers(trials, size=(RESAMPLES, domains, trials))
+    means = np.take_along_axis(logs_DT[None], drawn, axis=2).mean((1, 2))
+    low, high = np.quantile(means, (0.025, 0.975))
+    return math.exp(logs_DT.mean()), math.exp(low), math.exp(high)
+
+
+def trained(settings: Settings) -> dict[str, Callable[[Any], Choose]]:
+    """Return the choosers of the runs' arms by name."""
+    choosers: dict[str, Callable[[Any], Choose]] = {}
+    wanted = list(filter(None, settings.arms.split(",")))
+    for run in settings.runs:
+        recipe = run / "recipe.toml"
+        if not recipe.is_file():
+            raise UserError(f"{run} is no run folder (it has no recipe.toml)")
+        for arm in (arm for arm in read_recipe(recipe).arms if arm in wanted):
+            name = arm if len(settings.runs) == 1 else f"{run.name}:{arm}"
+            agent = load_agent(run, arm, settings.seed)
+            choosers[name] = lambda puzzle, agent=agent: agent_chooser(agent, puzzle)
+    if not choosers:
+        raise UserError(f"no run has an arm of {settings.arms!r}")
+    return choosers
+
+
 def main(settings: Settings) -> None:
-    """Print a line per chooser and domain, and the geometric mean over domains."""
+    """Print a line per chooser and domain, the geometric mean over domains, and ratios to the first arm."""
     if settings.first in OFFICIAL or settings.first < 1:
         raise UserError("official trials are for the benchmark's own program; take --first from 1,000,000 on")
-    choosers: dict[str, Callable[[Any], Choose]] = {"random": random_chooser, "heuristic": heuristic_chooser}
-    for arm in filter(None, settings.arms.split(",")):
-        agent = load_agent(settings.run, arm, settings.seed)
-        choosers[arm] = lambda puzzle, agent=agent: agent_chooser(agent, puzzle)
-    means: dict[str, list[float]] = {name: [] for name in choosers}
+    arms = trained(settings)
+    choosers = {**({"random": random_chooser, "heuristic": heuristic_chooser} if settings.peers else {}), **arms}
+    scores: dict[str, dict[str, list[float]]] = {name: {} for name in choosers}
     for domain in settings.domains.split(","):
         for name, make_chooser in choosers.items():
             begin = time.process_time()
-            scores = []
+            of_trials = list[float]()
             for trial in range(settings.first, settings.first + settings.trials):
                 puzzle = problem(domain, trial)
-                scores.append(score(puzzle, make_chooser(puzzle), name, settings.explorations))
-            mean, low, high = mean_and_interval(scores)
-            means[name].append(mean)
+                of_trials.append(score(puzzle, make_chooser(puzzle), name, settings.explorations))
+            scores[name][domain] = of_trials
+            mean, low, high = mean_and_interval(of_trials)
             seconds = time.process_time() - begin
             print(
                 f"{domain:12} {name:20} {mean:.3f} [{low:.3f}, {high:.3f}]  {seconds:.0f} processor seconds", flush=True
             )
-    for name, scores in means.items():
-        print(f"{'all':12} {name:20} {mean_and_interval(scores)[0]:.3f}")
+    for name, by_domain in scores.items():
+        means = [mean_and_interval(of_trials)[0] for of_trials in by_domain.values()]
+        print(f"{'all':12} {name:20} {mean_and_interval(means)[0]:.3f}")
+    first, *others = arms
+    for name in others:
+        ratio, low, high = paired(scores[name], scores[first])
+        print(f"{name} / {first}: {ratio:.3f} [{low:.3f}, {high:.3f}]")
 
 
 if __name__ == "__main__":
