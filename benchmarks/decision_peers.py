@@ -1,4 +1,4 @@
-"""Time of one decision without torch, beside two small deciders of the package index, on one core.
+"""How long a decision takes without torch, beside two small deciders of the package index, on one core.
 
     pip install sparrow-decider simthinkd
     OMP_NUM_THREADS=1 python -m benchmarks.decision_peers
