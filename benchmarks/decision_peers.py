@@ -1,4 +1,4 @@
-"""How long a decision takes without torch, beside two small deciders of the package index, on one core.
+"""Milliseconds of a decision without torch, beside two small deciders of the package index, on one core.
 
     pip install sparrow-decider simthinkd
     OMP_NUM_THREADS=1 python -m benchmarks.decision_peers

@@ -496,7 +496,7 @@ def _branches(options: Sequence[Ids]) -> tuple[list[int], list[int], list[int]]:
 def _extended(
     held: tuple[np.ndarray, np.ndarray], keys_GNW: np.ndarray, values_GNW: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return keys and values of a layer with those of further tokens."""
+    """Append the keys and values of further tokens to a layer's."""
     keys_GWS, values_GSW = held
     return np.concatenate((keys_GWS, keys_GNW.swapaxes(1, 2)), axis=2), np.concatenate((values_GSW, values_GNW), axis=1)
 
