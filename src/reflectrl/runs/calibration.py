@@ -31,8 +31,8 @@ from reflectrl.runs.folder import RunFolder
 
 MOST_DECISIONS = 5000
 """Largest number of decisions that are judged per log, and that a calibration is fitted to."""
-MOST_TASKS = 100
-"""Largest number of validation tasks that are played to fit a calibration."""
+TASKS_AT_ONCE, ENOUGH_DECISIONS = 100, 1000
+"""To fit a calibration, so many validation tasks are played at once, until there are so many decisions."""
 
 
 def row_of_decisions(episodes: Iterable[Episode], env: TextEnv) -> Row:
@@ -98,16 +98,19 @@ def fit_arm(
     env = make(recipe.env)
     if "expert" not in env.teacher.abilities():
         return Calibration()
-    tasks = evenly(env.tasks("validation"), MOST_TASKS)
-    jobs = [Job(task, named_seed(seed, "calibration", task.id), {}) for task in tasks]
-    played = rollout(jobs, make_env, *players, min(recipe.eval.batch, len(jobs)))
+    left = list(env.tasks("validation"))
     probabilities, best = list[tuple[float, ...]](), list[tuple[int, ...]]()
-    for episode in sorted(played, key=lambda episode: episode.task.id):
-        for step, right in zip(episode.steps, best_actions(env, episode), strict=True):
-            turn = step.choice
-            if turn is not None and turn.probs and len(best) < MOST_DECISIONS:
-                probabilities.append(turn.probs)
-                best.append(right)
+    while left and len(best) < ENOUGH_DECISIONS:
+        tasks = evenly(left, TASKS_AT_ONCE)
+        left = [task for task in left if task not in tasks]
+        jobs = [Job(task, named_seed(seed, "calibration", task.id), {}) for task in tasks]
+        played = rollout(jobs, make_env, *players, min(recipe.eval.batch, len(jobs)))
+        for episode in sorted(played, key=lambda episode: episode.task.id):
+            for step, right in zip(episode.steps, best_actions(env, episode), strict=True):
+                turn = step.choice
+                if turn is not None and turn.probs and len(best) < MOST_DECISIONS:
+                    probabilities.append(turn.probs)
+                    best.append(right)
     found = fit(probabilities, best)
     file = calibration_file(run, arm, seed)
     file.parent.mkdir(parents=True, exist_ok=True)
