@@ -153,7 +153,9 @@ def _pooled(key: tuple[Any, ...], group: list[Row], confidence: float) -> Row:
         means[name] = _mean(row[name] for row in group if row[name] is not None)
     pooled = {**dict(zip(KEYS, key, strict=True)), "seeds": len(group), "episodes": episodes}
     more = [name for name in group[0] if name.startswith(ATTEMPTS)]
-    more += [name for name in ("illegal", "ece", "brier") if any(name in row for row in group)]
+    for name in ("illegal", "ece", "brier"):
+        if any(name in row for row in group):
+            more.append(name)
     for name in more:
         means[name] = _mean(row.get(name, 0.0) for row in group)  # a row leaves out what is zero
     return {**pooled, "success": means["success"], "low": low, "high": high, **means}

@@ -149,10 +149,10 @@ def _travelling(recipe: Recipe, arm: str, seed: int, merged: bool = False) -> Re
     model = replace(recipe.model, source=plain.model.source, policy="", reflector="")
     if merged:
         model = replace(model, lora_rank=0, quantisation="none")
-    sections = {
-        name: plain.sections[name] if getattr(section, "stays_behind", False) else section
-        for name, section in recipe.sections.items()
-    }
+    sections = dict(recipe.sections)
+    for name, section in recipe.sections.items():
+        if getattr(section, "stays_behind", False):
+            sections[name] = plain.sections[name]
     return replace(recipe, arms=(arm,), seeds=(seed,), env=env, model=model, teach=plain.teach, sections=sections)
 
 
@@ -167,7 +167,10 @@ def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
     results: dict[str, Any] = {}  # empty where the run was not evaluated yet
     with suppress(OSError, ValueError, TypeError):
         results = dict(json.loads((run / "results.json").read_text(encoding="utf-8")))
-    own = [row for row in results.get("rows", ()) if (row["arm"], row["seed"]) == (arm, seed)]
+    figures = list[dict[str, Any]]()
+    for row in results.get("rows", ()):
+        if (row["arm"], row["seed"]) == (arm, seed):
+            figures.append({key: value for key, value in row.items() if value is not None})
     play, calibration = recipe.play, calibration_of(recipe, RunFolder(run), arm, seed)
     return Card(
         recipe.name,
@@ -185,5 +188,5 @@ def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
             reflection=play.reflection,
         ),
         make(recipe.env).card_settings(),
-        tuple({key: value for key, value in row.items() if value is not None} for row in own),
+        tuple(figures),
     )
