@@ -142,7 +142,10 @@ def main(settings: Settings) -> None:
     if settings.first in OFFICIAL or settings.first < 1:
         raise UserError("official trials are for the benchmark's own program; take --first from 1,000,000 on")
     arms = trained(settings)
-    choosers = {**({"random": random_chooser, "heuristic": heuristic_chooser} if settings.peers else {}), **arms}
+    choosers: dict[str, Callable[[Any], Choose]] = {}
+    if settings.peers:
+        choosers.update(random=random_chooser, heuristic=heuristic_chooser)
+    choosers.update(arms)
     scores: dict[str, dict[str, list[float]]] = {name: {} for name in choosers}
     for domain in settings.domains.split(","):
         for name, make_chooser in choosers.items():

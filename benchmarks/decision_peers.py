@@ -68,7 +68,7 @@ def simthink() -> tuple[int, Decide]:
         state = " ".join(rng.choice(WORDS, size=WORDS_OF_STATE))
         return decider.predict(build_request(state, dict.fromkeys(options, ""), "What next?"))
 
-    return 265_665, decide
+    return 265_665, decide  # its documentation gives this size
 
 
 def main(repetitions: int = 100) -> None:

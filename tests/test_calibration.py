@@ -1,8 +1,10 @@
 """Figures of calibration, against their definitions."""
 
+from typing import Any
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reflectrl.core.calibration import (
@@ -15,6 +17,9 @@ from reflectrl.core.calibration import (
     fit_temperature,
     reliability,
 )
+from reflectrl.core.config import from_dict
+from reflectrl.core.types import UserError
+from reflectrl.runs.card import PlaySettings
 
 decisions = st.lists(st.builds(Decision, st.floats(0.01, 1), st.booleans()), min_size=1, max_size=80)
 
@@ -69,6 +74,7 @@ finite = st.floats(-30, 30)
 not_negative = st.floats(0, 5)
 
 
+@example([-1e-178, 0.0], 1.0, 0.0, 0.0, 1.0)  # equal once they are divided
 @given(st.lists(finite, min_size=1, max_size=12), st.floats(0.05, 20), not_negative, not_negative, st.floats(-8, 8))
 def test_a_calibration_gives_probabilities_and_keeps_the_choice(
     logits: list[float], temperature: float, a: float, b: float, c: float
@@ -110,6 +116,28 @@ def test_a_policy_torn_between_two_right_options_is_sure_that_its_choice_is_righ
 
     assert error(Calibration(found.temperature)) > 0.1
     assert error(found) < error(Calibration(found.temperature)) / 2
+
+
+@pytest.mark.parametrize(
+    ("temperature", "beta"),
+    [
+        (0.0, (1, 1, 0)),
+        (float("nan"), (1, 1, 0)),
+        (1.0, (-1, 1, 0)),
+        (1.0, (1, 1, float("nan"))),
+        (1.0, (float("inf"), 1, 0)),
+    ],
+)
+def test_numbers_that_are_no_calibration_are_refused(temperature: float, beta: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match="no calibration"):
+        Calibration(temperature, beta)
+
+
+@pytest.mark.parametrize("key", ["calibration", "beta_a", "beta_b", "beta_c"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e9, "1", [1.0]])
+def test_a_card_from_elsewhere_with_such_numbers_is_refused_in_a_line(key: str, value: Any) -> None:
+    with pytest.raises(UserError, match=key):
+        from_dict(PlaySettings, {key: value}, "card")
 
 
 def test_a_handful_of_decisions_changes_little_and_none_changes_nothing() -> None:

@@ -155,7 +155,7 @@ class Decision:
     Attributes:
         choice: the most probable option.
         index: its index among the options.
-        confidence: its probability. It is calibrated if the run has fitted that (`eval.temperature`).
+        confidence: its probability. It is calibrated if the run was evaluated with `eval.temperature = "fitted"`.
         probabilities: option → probability. The sum is 1.
         reflection: text written before the choice, or None.
     """

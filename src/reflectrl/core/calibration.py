@@ -40,18 +40,26 @@ class Calibration:
     Attributes:
         temperature: temperature of the softmax.
         beta: a, b and c.
+
+    Raises:
+        ValueError: a number is not finite, the temperature is not above 0, or a or b is negative.
     """
 
     temperature: float = 1.0
     beta: tuple[float, float, float] = UNCHANGED
 
+    def __post_init__(self) -> None:
+        a, b, _ = self.beta
+        if not np.isfinite([self.temperature, *self.beta]).all() or self.temperature <= 0 or min(a, b) < 0:
+            raise ValueError(f"no calibration has the temperature {self.temperature} and the numbers {self.beta}")
+
     def logp(self, logits_A: np.ndarray) -> np.ndarray:
         """Return log-probabilities of a decision's options (A,), from their scores or log-probabilities."""
+        choice = int(np.argmax(logits_A))  # before division, which can make two scores equal
         logits_A = logits_A / self.temperature
         logp_A = logits_A - np.logaddexp.reduce(logits_A)
         if self.beta == UNCHANGED or len(logp_A) == 1:
             return logp_A
-        choice = int(np.argmax(logp_A))
         logp, others = _choice_and_others(logp_A, choice)
         a, b, c = self.beta
         log_odds = a * logp - b * others + c

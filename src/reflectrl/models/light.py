@@ -95,7 +95,7 @@ class LightTokenizer:
 
 
 class Linear:
-    """Linear map of a norm's or another layer's features: x W + b.
+    """Linear layer: x W + b.
 
     The BLAS rearranges a large W for every product, which takes longer than the product itself if there are only a few
     rows. Small products it computes without, so W is cut into slices of columns for those.

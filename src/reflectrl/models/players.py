@@ -333,7 +333,10 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         """Draw an action from the logits of a prompt's actions, which are in the order of listing."""
         prompt_ids, actions = question
         temperature = self.sampling.temperature
-        logp_A = (Calibration(temperature) if temperature else self.calibration).logp(logits_A)
+        if temperature:
+            logp_A = logits_A / temperature - np.logaddexp.reduce(logits_A / temperature)
+        else:
+            logp_A = self.calibration.logp(logits_A)
         probs_A = np.exp(logp_A)
         # The sum may differ from 1 by rounding, and the drawn label must not be one past the end.
         uniform = rng.random() * probs_A.sum()

@@ -107,10 +107,10 @@ def fit_arm(
         played = rollout(jobs, make_env, *players, min(recipe.eval.batch, len(jobs)))
         for episode in sorted(played, key=lambda episode: episode.task.id):
             for step, right in zip(episode.steps, best_actions(env, episode), strict=True):
-                turn = step.choice
-                if turn is not None and turn.probs and len(best) < MOST_DECISIONS:
-                    probabilities.append(turn.probs)
+                if step.choice is not None and step.choice.probs:
+                    probabilities.append(step.choice.probs)
                     best.append(right)
+    del probabilities[MOST_DECISIONS:], best[MOST_DECISIONS:]
     found = fit(probabilities, best)
     file = calibration_file(run, arm, seed)
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -9,17 +9,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from reflectrl.core.calibration import UNCHANGED, Calibration
 from reflectrl.core.config import from_dict
 from reflectrl.core.config.folders import read_regular
-from reflectrl.core.config.rules import Count, Natural, Positive
+from reflectrl.core.config.rules import Count, Natural, Positive, Range
 from reflectrl.core.plugins import reason
 from reflectrl.core.types import UserError
 from reflectrl.runs.state import CARD
 
 SCHEMA = 1
+Slope = Annotated[float, Range(least=0, most=1e6)]
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,16 @@ class PlaySettings:
     """Longest sequence in tokens."""
     calibration: Positive = 1.0
     """Temperature of the reported probabilities."""
-    beta: tuple[float, float, float] = UNCHANGED
-    """Beta calibration of the choice's probability (`core.calibration.Calibration`)."""
+    beta_a: Slope = UNCHANGED[0]
+    beta_b: Slope = UNCHANGED[1]
+    beta_c: Annotated[float, Range(least=-1e6, most=1e6)] = UNCHANGED[2]
+    """Beta calibration of the choice's probability (a, b and c of `core.calibration.Calibration`)."""
     reflection: Literal["fresh", "carried"] = "fresh"
     """Memory of the reflector: "carried" if it reads its previous reflection."""
 
-    @property
-    def probabilities(self) -> Calibration:
-        """Calibration of the reported probabilities."""
-        return Calibration(self.calibration, self.beta)
+    def to_calibration(self) -> Calibration:
+        """Return the calibration of the reported probabilities: temperature and beta calibration."""
+        return Calibration(self.calibration, (self.beta_a, self.beta_b, self.beta_c))
 
 
 @dataclass(frozen=True)

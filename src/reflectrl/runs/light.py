@@ -25,7 +25,7 @@ def light_players(folder: Path, card: Card) -> tuple[Player, Player | None] | No
     policy = load_light(folder / POLICY, play.context)
     if policy is None or (play.scoring == "options" and policy.option_head_D is None):
         return None
-    player = LightPolicy(policy, play.scoring, play.probabilities)
+    player = LightPolicy(policy, play.scoring, play.to_calibration())
     if not (folder / REFLECTOR).is_dir():
         return player, None
     reflector = load_light(folder / REFLECTOR, play.context)

@@ -71,7 +71,7 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
         recipe = as_described(recipe, card)
         if arm not in recipe.arms:
             raise UserError(f"{folder} is an agent of the arm {recipe.arms[0]!r}, not {arm!r}")
-        return calibrated(combined(recipe, row, exported_models(recipe, folder), 0.0), card.play.probabilities)
+        return calibrated(combined(recipe, row, exported_models(recipe, folder), 0.0), card.play.to_calibration())
     recipe = replace(recipe, model=in_run(recipe.model, folder))
     trained_seed = seed if seed in recipe.seeds else recipe.seeds[0]
     players = build_players(recipe, folder, arm, row, load_models(recipe, folder, trained_seed, arm), 0.0)

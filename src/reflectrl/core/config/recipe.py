@@ -162,9 +162,9 @@ class EvalConfig:
     ([calibration.md](calibration.md)). For this, the environment's expert is asked again in the states that they
     reached."""
     temperature: Literal["none", "fitted"] = "none"
-    """Calibration of the probabilities that greedy policies report: "none"; or "fitted": a temperature, and the
-    probability of the choice as a function of itself ([calibration.md](calibration.md)). Both are fitted to the choices
-    that an arm makes in validation tasks, as the environment's expert judges them. They change no choice."""
+    """Calibration of the probabilities that greedy policies report: "none"; or "fitted": a temperature, then
+    a correction of the choice's own probability ([calibration.md](calibration.md)). Both are fitted to the choices that
+    an arm makes in validation tasks, as the environment's expert judges them. They change no choice."""
 
 
 @dataclass(frozen=True)

@@ -172,6 +172,7 @@ def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
         if (row["arm"], row["seed"]) == (arm, seed):
             figures.append({key: value for key, value in row.items() if value is not None})
     play, calibration = recipe.play, calibration_of(recipe, RunFolder(run), arm, seed)
+    a, b, c = calibration.beta
     return Card(
         recipe.name,
         arm,
@@ -184,7 +185,9 @@ def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
             shuffle_labels=play.shuffle_labels,
             context=recipe.model.context,
             calibration=calibration.temperature,
-            beta=calibration.beta,
+            beta_a=a,
+            beta_b=b,
+            beta_c=c,
             reflection=play.reflection,
         ),
         make(recipe.env).card_settings(),

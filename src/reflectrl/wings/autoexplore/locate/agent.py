@@ -138,7 +138,7 @@ class Agent:
         except ModuleNotFoundError as error:
             raise UserError(f"the agent in {folder} needs {error.name}; {install()}") from error
         player = Policy(policy, Sampling(0.0), card.play.shuffle_labels, scoring=card.play.scoring)
-        player.calibration = card.play.probabilities
+        player.calibration = card.play.to_calibration()
         speaker = (
             None
             if reflector is None
