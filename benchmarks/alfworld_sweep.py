@@ -241,7 +241,7 @@ def sweep(source: Path, out: Path, processes: int = 1, every: int = 1, stock: bo
 def games(source: Path, every: int = 1, have: Collection[str] = (), stock: bool = False) -> Iterator[Files]:
     """Yield every Nth game of a folder or archive, without those in `have`."""
     with open_sources([source]) as (found, _):
-        for place in sorted(found, key=lambda place: (place.split == "train", place))[::every]:
+        for place in sorted(found, key=lambda key: (key.split == "train", key))[::every]:
             name = "/".join(place)
             if name not in have and found[place].keys() >= {PROBLEM, TRAJECTORY}:
                 problem, trajectory = (found[place][kind]().decode("utf-8") for kind in (PROBLEM, TRAJECTORY))

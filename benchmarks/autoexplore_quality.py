@@ -89,11 +89,11 @@ def _sorted(answers: Iterable[Answer]) -> dict[tuple[str, str, str, str], BySeed
         for group in answer.asked.groups:
             found[answer.asked.split, group, answer.arm, answer.sampling][answer.seed].append(answer)
 
-    def place(key: tuple[str, str, str, str]) -> tuple[str, int, str]:
+    def sort_key(key: tuple[str, str, str, str]) -> tuple[str, int, str]:
         split, group, _, _ = key
         return split, (group == "all") * 2 + (group.startswith("dep") or group == "deeper"), group
 
-    return {key: found[key] for key in sorted(found, key=place)}
+    return {key: found[key] for key in sorted(found, key=sort_key)}
 
 
 def _row(by_seed: BySeed) -> Row:

@@ -4,7 +4,7 @@
     python -m benchmarks.families llama gemma2    # some
 
 The models are tiny. Their random weights are large enough to make each family's peculiarities visible in the numbers.
-"engine" means that all shortcuts are taken, "engine, layers of the library" that the library computes the blocks, and
+"engine" means that all its options are on, "engine, layers of the library" that the library computes the blocks, and
 "own forward pass" that the model runs step by step. The difference is the largest one between the model's own results
 and ours, over choices and packed gradients.
 """
@@ -23,8 +23,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from reflectrl.core.types import UserError
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.proof import find_shortcuts
 from reflectrl.models.sharing import pack
+from reflectrl.models.verification import find_exact_options
 
 from .measure import report
 
@@ -216,7 +216,7 @@ class Settings:
 
 def way_of(lm: LanguageModel) -> str:
     """Describe in words how a verified model runs."""
-    took = lm.shortcuts
+    took = lm.engine_options
     if not took.packed:
         return "own forward pass" + ("" if took.cache else ", no cache")
     from reflectrl.models.forward import walk_of
@@ -246,7 +246,7 @@ def row_of(name: str) -> dict[str, Any]:
         model = tiny_model(name)
         model.set_attn_implementation("eager")
         lm = LanguageModel(model, Marks(), context=64)
-        lm.shortcuts, said = find_shortcuts(lm, name)
+        lm.engine_options, said = find_exact_options(lm, name)
         return {**row, "runs by": way_of(lm), "difference": difference(lm), "why": "; ".join(said)[:90]}
     except UserError as error:
         return {**row, "runs by": "refused", "why": str(error)[:90]}

@@ -58,7 +58,7 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.players import Policy, Reflector
 from reflectrl.models.scratch import save_scratch
-from reflectrl.models.sharing import apart
+from reflectrl.models.sharing import no_sharing
 
 Arm = Literal["alone", "supervised", "answer", "filler", "steps", "one"]
 ARMS: tuple[Arm, ...] = ("alone", "steps", "answer", "filler", "supervised", "one")
@@ -225,7 +225,7 @@ def imitation(lm: LanguageModel, rows: Sequence[Example]) -> Loss:
     """Return the mean loss per completion token."""
 
     def loss(index: Sequence[int]) -> Tensor:
-        logits_MV, _, targets_M = completion_logits(lm, [rows[i] for i in index], apart)
+        logits_MV, _, targets_M = completion_logits(lm, [rows[i] for i in index], no_sharing)
         return completion_nll(logits_MV, targets_M)
 
     return loss
@@ -241,7 +241,7 @@ def supervised(lm: LanguageModel, rows: Sequence[Example], stops: Tensor, heads:
 
     def loss(index: Sequence[int]) -> Tensor:
         chosen = [rows[i] for i in index]
-        logits_MV, hidden_MD, targets_M = completion_logits(lm, chosen, apart)
+        logits_MV, hidden_MD, targets_M = completion_logits(lm, chosen, no_sharing)
         lengths = torch.tensor([len(row.ids) - row.start for row in chosen])
         hidden_BD = hidden_MD[lengths.cumsum(0) - lengths]  # the state from which the first token is chosen
         named = [functional.cross_entropy(head(hidden_BD), stops[index, i]) for i, head in enumerate(heads)]

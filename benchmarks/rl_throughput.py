@@ -292,16 +292,16 @@ def row(setting: str, name: str, updates: list[dict[str, float]]) -> dict[str, A
     def median(rate: Callable[[dict[str, float]], float]) -> float:
         return statistics.median(map(rate, updates))
 
-    total = sum(one["seconds"] for one in updates)
+    total = sum(row["seconds"] for one in updates)
     shares = {part: sum(one.get(part, 0.0) for one in updates) / total for part in PARTS}
     return {
         "setting": setting,
         "version": name,
-        "steps": median(lambda one: one["steps"]),
-        "distinct": median(lambda one: one["distinct"] / one["steps"]),
-        "play steps/s": median(lambda one: one["steps"] / one["playing"]),
-        "learning steps/s": median(lambda one: one["steps"] / (one["seconds"] - one["playing"])),
-        "steps/s": median(lambda one: one["steps"] / one["seconds"]),
+        "steps": median(lambda row: row["steps"]),
+        "distinct": median(lambda row: row["distinct"] / row["steps"]),
+        "play steps/s": median(lambda row: row["steps"] / row["playing"]),
+        "learning steps/s": median(lambda row: row["steps"] / (row["seconds"] - row["playing"])),
+        "steps/s": median(lambda row: row["steps"] / row["seconds"]),
         **{part: f"{share:.0%}" for part, share in shares.items()},
     }
 

@@ -26,7 +26,7 @@ from transformers.utils import logging
 from benchmarks.strangers import STRANGERS, make
 from reflectrl.core.config import ModelConfig
 from reflectrl.core.types import Step
-from reflectrl.learn.signal import random_play
+from reflectrl.learn.reward_check import random_play
 from reflectrl.models import packed
 from reflectrl.models.load import load_model
 from reflectrl.models.players import Policy

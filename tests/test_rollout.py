@@ -291,7 +291,7 @@ def test_a_reward_that_is_no_number_is_told(reward: float) -> None:
 
 
 def test_episodes_that_ended_before_a_failure_are_not_lost() -> None:
-    """Not even when another environment fails at the same tick."""
+    """Not even when another environment fails at the same step."""
 
     class Late(Faulty):
         def apply(self, action: str) -> Outcome:

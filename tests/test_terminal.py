@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from reflectrl.cli import main
 from reflectrl.core.terminal import console, printable, printable_line
-from reflectrl.runs.progress import Board
+from reflectrl.runs.progress import ProgressBars
 from tests.hostile import NASTY, SHOWN, WORLD, commands
 
 CODER = "\N{WOMAN}\N{ZERO WIDTH JOINER}\N{PERSONAL COMPUTER}"
@@ -140,8 +140,8 @@ class TestOtherOutput:
     def test_bars_and_what_is_printed_beside_them(self, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.setenv("COLUMNS", "300")
-        with Board(console(120)) as board:
-            board.tick(f"part {NASTY}", 1, 2, f"note {NASTY}")
+        with ProgressBars(console(120)) as bars:
+            bars.update(f"part {NASTY}", 1, 2, f"note {NASTY}")
             print(f"left out: {NASTY}")
         out = capsys.readouterr().out
         assert "\x1b[" in out and not commands(out.encode())
@@ -150,9 +150,9 @@ class TestOtherOutput:
     def test_a_narrow_terminal_cuts_notes_only_and_says_so(self, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.setenv("COLUMNS", "80")
-        with Board(console(120)) as board:
-            board.tick("imitate own-wins (seed 0)", 1200, 3000, "won 3%, return -0.13, entropy 1.36")
-            board.tick("wins own (seed 0)", 200, 200, "chance wins 0%; 200 wins found in 192,929 steps")
+        with ProgressBars(console(120)) as bars:
+            bars.update("imitate own-wins (seed 0)", 1200, 3000, "won 3%, return -0.13, entropy 1.36")
+            bars.update("wins own (seed 0)", 200, 200, "chance wins 0%; 200 wins found in 192,929 steps")
         lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().out).splitlines()
         shown = [line for line in lines if "seed 0" in line][-2:]
         assert all("(seed 0)" in line and len(line.rstrip()) <= 80 for line in shown)
@@ -160,8 +160,8 @@ class TestOtherOutput:
         assert "200/200" in shown[1] and shown[1].rstrip().endswith("…")
 
     def test_lines_where_there_are_no_bars(self, capsys: Any) -> None:
-        with Board(console(120)) as board:
-            board.tick(f"part {NASTY}", 2, 2, f"note {NASTY}")
+        with ProgressBars(console(120)) as bars:
+            bars.update(f"part {NASTY}", 2, 2, f"note {NASTY}")
         assert f"part {SHOWN}: 2/2 note {SHOWN}" in capsys.readouterr().out
 
 

@@ -22,7 +22,7 @@ from reflectrl.core.config import Recipe, read_recipe
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.types import UserError
 from reflectrl.learn.own_wins import find_wins
-from reflectrl.learn.signal import luck_decides, random_play, signal_of
+from reflectrl.learn.reward_check import luck_decides, random_play, signal_of
 from reflectrl.learn.validation import evenly
 
 

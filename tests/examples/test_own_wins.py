@@ -8,7 +8,7 @@ from reflectrl.core.rollout import Start, begin
 from reflectrl.core.types import Episode, named_seed
 from reflectrl.examples.key_door import KeyDoorEnv
 from reflectrl.learn.own_wins import Search, find_wins
-from reflectrl.learn.signal import luck_decides, random_play, signal_of
+from reflectrl.learn.reward_check import luck_decides, random_play, signal_of
 from tests.learn.test_exploration import Stairs
 
 ROOMY = partial(KeyDoorEnv, 10)

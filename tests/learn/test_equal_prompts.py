@@ -23,7 +23,7 @@ from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy
-from reflectrl.models.sharing import apart
+from reflectrl.models.sharing import no_sharing
 
 PPO = RLConfig(algorithm="ppo", baseline="critic", gae_lambda=0.9, minibatch=3, max_grad_norm=1e9, kl_coef=0.0)
 SETTINGS = {
@@ -43,7 +43,7 @@ def play(policy: Policy, make_rooms: Any, count: int = 24) -> list[Episode]:
 def each_by_itself(policy: Policy, steps: Steps, index: Sequence[int]) -> tuple[Tensor, Tensor]:
     """`policy_pass` as its definition has it: a block of its own for every step."""
     listed = [steps.actions[i] for i in index]
-    logits_NA, hidden_ND = policy.logits(apart([steps.prompts[i] for i in index]), listed)
+    logits_NA, hidden_ND = policy.logits(no_sharing([steps.prompts[i] for i in index]), listed)
     counts_N = torch.tensor([len(actions) for actions in listed])
     legal_NA = torch.arange(logits_NA.shape[1])[None] < counts_N[:, None]
     return restricted_log_softmax(logits_NA / policy.sampling.temperature, legal_NA), hidden_ND

@@ -31,7 +31,7 @@ from reflectrl.learn.value import ValueHead
 from reflectrl.models.backend import Counters, Scoring
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy
-from reflectrl.models.sharing import apart, pack
+from reflectrl.models.sharing import no_sharing, pack
 from tests.device import ON_GPU
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
@@ -132,7 +132,7 @@ def test_the_packed_gradient_is_the_step_by_step_gradient(
     policy = Policy(lm, Sampling(1.3), shuffle, scoring=scoring)
     batch = flatten(policy, play(policy, count, horizon), 1.0)
     index = [*range(len(batch))][::-1]
-    packed, stepwise = (policy_pass(policy, batch, index, packing) for packing in (pack, apart))
+    packed, stepwise = (policy_pass(policy, batch, index, packing) for packing in (pack, no_sharing))
     torch.testing.assert_close(packed[0], stepwise[0], atol=1e-4, rtol=0)
     torch.testing.assert_close(packed[1], stepwise[1], atol=1e-4, rtol=0)
     torch.testing.assert_close(entropy(packed[0]), entropy(stepwise[0]), atol=1e-4, rtol=0)
@@ -140,7 +140,7 @@ def test_the_packed_gradient_is_the_step_by_step_gradient(
     torch.testing.assert_close(critic(packed[1]), critic(stepwise[1]), atol=1e-4, rtol=0)
     chosen_N = packed[0].cpu().gather(1, batch.labels_N[index][:, None])[:, 0]
     torch.testing.assert_close(chosen_N, batch.old_logp_N[index], atol=1e-4, rtol=0)  # ratios are 1
-    found, expected = (gradient(lm, policy_loss(policy, batch, index, packing)) for packing in (pack, apart))
+    found, expected = (gradient(lm, policy_loss(policy, batch, index, packing)) for packing in (pack, no_sharing))
     assert distance(found, expected) < 1e-4
 
 
@@ -152,7 +152,7 @@ def test_they_agree_when_histories_outgrow_the_context(pair: Pair, family: str, 
     whole = lm.encode(Diary.history(_finished(14)))
     assert len(whole) > lm.context, "the test needs more than one cut"
     index = [*range(len(batch))]
-    found, expected = (gradient(lm, policy_loss(policy, batch, index, packing)) for packing in (pack, apart))
+    found, expected = (gradient(lm, policy_loss(policy, batch, index, packing)) for packing in (pack, no_sharing))
     assert distance(found, expected) < 1e-4
 
 
@@ -169,7 +169,7 @@ def stepwise(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """Call it, and updates encode every step by itself."""
 
     def every_step(policy: Policy, batch: Steps, index: Sequence[int]) -> tuple[Tensor, Tensor]:
-        return policy_pass(policy, batch, index, apart)
+        return policy_pass(policy, batch, index, no_sharing)
 
     yield lambda: monkeypatch.setattr(minibatches, "policy_pass", every_step)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from reflectrl.models.backend import Candidates, Scoring
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy
-from reflectrl.models.sharing import Ids, KVCache, apart
+from reflectrl.models.sharing import Ids, KVCache, no_sharing
 
 
 def action_texts(lm: LanguageModel, actions: Sequence[str]) -> Candidates:
@@ -20,7 +20,7 @@ def choice_logits(
 ) -> Tensor:
     """Logits (P, A) of the same labels after each prompt; gradients flow where there are no caches."""
     labels = Candidates(tuple((token,) for token in label_ids), (1,) * len(label_ids))
-    asked = apart(prompts) if caches is None else prompts
+    asked = no_sharing(prompts) if caches is None else prompts
     return lm.backend.score(asked, [labels] * len(prompts), "enumeration", caches)[0]
 
 

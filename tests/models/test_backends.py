@@ -17,7 +17,7 @@ from reflectrl.core.types import Sampling
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.players import draw, nucleus, sampler
 from reflectrl.models.scratch import save_scratch
-from reflectrl.models.sharing import apart
+from reflectrl.models.sharing import no_sharing
 from tests.models.calls import choice_logits
 
 TEXTS = ["|T: | : |\nReflection: The taxi moved west.\nActions: 1: south; 2: north\nChoice: 1"]
@@ -155,7 +155,7 @@ def test_choice_logits_count_the_bias_of_a_head(models: dict[str, LanguageModel]
     head = lm.core.lm_head
     head.bias = torch.nn.Parameter(torch.arange(head.weight.shape[0], dtype=torch.float32, device=lm.device))
     try:
-        hidden_ND = lm.backend.read(apart(prompts_of([4, 7])))
+        hidden_ND = lm.backend.read(no_sharing(prompts_of([4, 7])))
         rows = torch.tensor([5, 200], device=lm.device)
         assert torch.allclose(lm.backend.logits(hidden_ND, rows), lm.backend.logits(hidden_ND)[:, rows], atol=1e-4)
     finally:

@@ -23,13 +23,13 @@ from reflectrl.core.types import Sampling
 from reflectrl.models import batched, packed
 from reflectrl.models.attention import Attend, BlockAttention, DecodingAttention
 from reflectrl.models.backend import Candidates, Counters
-from reflectrl.models.batched import BatchedAttention, WholeAttention, alike
+from reflectrl.models.batched import BatchedAttention, WholeAttention, length_buckets
 from reflectrl.models.generation import DraftModel
-from reflectrl.models.lm import LanguageModel, Shortcuts
+from reflectrl.models.lm import EngineOptions, LanguageModel
 from reflectrl.models.players import sampler
-from reflectrl.models.proof import find_shortcuts
-from reflectrl.models.sharing import ROUNDING, Block, Ids, KVCache, Packing, apart, extend, pack
+from reflectrl.models.sharing import ROUNDING, Block, Ids, KVCache, Packing, extend, no_sharing, pack
 from reflectrl.models.text_scoring import make_trie
+from reflectrl.models.verification import find_exact_options
 from tests.device import DEVICE, ON_GPU
 from tests.models.test_families import check_exact
 
@@ -44,9 +44,9 @@ def _block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "SMALL", 0)
 
 
-def as_on_a_gpu(lm: LanguageModel, **shortcuts: bool) -> LanguageModel:
+def as_on_a_gpu(lm: LanguageModel, **options: bool) -> LanguageModel:
     """The same model, computed as GPUs would have it."""
-    return replace(lm, shortcuts=replace(lm.shortcuts, batched=True, **shortcuts), counters=Counters())
+    return replace(lm, engine_options=replace(lm.engine_options, batched=True, **options), counters=Counters())
 
 
 def drawn_packing(rng: np.random.Generator, texts: int) -> Packing:
@@ -90,7 +90,7 @@ def test_prompts_that_share_nothing_have_the_gradients_of_block_by_block(
 ) -> None:
     """Their rows move to padded batches and back by selections, whose gradients are our own."""
     generator, length = torch.Generator().manual_seed(sum(lengths)), sum(lengths)
-    blocks = apart([(1,) * size for size in lengths]).blocks
+    blocks = no_sharing([(1,) * size for size in lengths]).blocks
     parts = [torch.randn(length, heads, 8, generator=generator, requires_grad=True) for heads in (4, groups, groups)]
     wanted = torch.tensor(sorted({0, length // 2, length - 1})) if some else None
     found = []
@@ -117,7 +117,7 @@ def test_prompts_are_packed_on_a_gpu_where_that_halves_the_tokens(pair: Pair) ->
 
 def test_blocks_of_like_length_stand_together_and_most_of_a_batch_is_no_padding() -> None:
     blocks = drawn_packing(np.random.default_rng(3), 3).blocks
-    groups = alike(blocks)
+    groups = length_buckets(blocks)
     assert sorted(i for group in groups for i in group) == [*range(len(blocks))] and len(groups) < len(blocks)
     for group in groups:
         for lengths in ([len(blocks[i].ids) for i in group], [blocks[i].start + len(blocks[i].ids) for i in group]):
@@ -256,7 +256,7 @@ def test_whether_blocks_are_small_is_a_matter_of_tokens_width_and_number(
     count: int, width: int, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
-    assert packed.are_small(apart([(1,) * 40] * count).blocks, width) is small
+    assert packed.are_small(no_sharing([(1,) * 40] * count).blocks, width) is small
 
 
 @families
@@ -287,19 +287,19 @@ def test_a_model_proves_this_way_too_and_goes_another_where_it_is_wrong(
     pair: Pair, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lm = as_on_a_gpu(pair(family)[0])
-    assert find_shortcuts(lm, "right") == (lm.shortcuts, [])
+    assert find_exact_options(lm, "right") == (lm.engine_options, [])
     whole = BatchedAttention.__call__
     monkeypatch.setattr(BatchedAttention, "__call__", lambda *rest: whole(*rest).roll(1, 0))
-    found, (said,) = find_shortcuts(lm, "wrong")
+    found, (said,) = find_exact_options(lm, "wrong")
     assert found.packed and found.blocks and not found.batched and "one by one" in said
 
 
 @pytest.mark.parametrize("name", ["gemma3_text", "phi", "granite", "llama-yarn", "gpt_neox", "qwen3"])
 def test_other_families_are_exact_this_way(name: str) -> None:
-    lm = LanguageModel(tiny_model(name).to(DEVICE), Marks(), context=64, shortcuts=Shortcuts(batched=True))
-    found, said = find_shortcuts(lm, name)
+    lm = LanguageModel(tiny_model(name).to(DEVICE), Marks(), context=64, engine_options=EngineOptions(batched=True))
+    found, said = find_exact_options(lm, name)
     assert found.packed and found.batched and not said
-    check_exact(replace(lm, shortcuts=found))
+    check_exact(replace(lm, engine_options=found))
 
 
 # ---- calls and questions ---------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def test_nothing_of_attention_is_kept(
     alive, gradients = [], []
     for checkpointing in (False, True):
         lm = load_model(tiny_folder(family), ModelConfig(context=128, gradient_checkpointing=checkpointing))
-        lm = replace(lm, shortcuts=replace(lm.shortcuts, batched=batched))
+        lm = replace(lm, engine_options=replace(lm.engine_options, batched=batched))
         seen.clear()
         logits = lm.backend.logits(lm.backend.read(pack(PROMPTS)), torch.tensor([7, 3, 11], device=lm.device))
         assert len(seen) > 6

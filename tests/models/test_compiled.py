@@ -12,8 +12,8 @@ from reflectrl.core.config import ModelConfig, from_dict
 from reflectrl.core.types import UserError
 from reflectrl.models import forward
 from reflectrl.models.load import load_model
-from reflectrl.models.proof import told
 from reflectrl.models.sharing import pack
+from reflectrl.models.verification import logged
 from tests.models.test_forward import arguments, close, gradients, model_of, prompts_of
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
@@ -37,8 +37,8 @@ def test_compiled_layers_have_the_same_hidden_states_and_gradients(family: str) 
 @needs_compiler
 def test_a_model_is_compiled_if_the_recipe_says_so(tiny_folder: Callable[[str], Path]) -> None:
     source = tiny_folder("llama")
-    assert not load_model(source, ModelConfig(context=64)).shortcuts.compiled
-    assert load_model(source, ModelConfig(context=64, compile=True)).shortcuts.compiled
+    assert not load_model(source, ModelConfig(context=64)).engine_options.compiled
+    assert load_model(source, ModelConfig(context=64, compile=True)).engine_options.compiled
 
 
 def test_without_a_compiler_one_line_says_that_it_runs_as_usual(
@@ -50,10 +50,10 @@ def test_without_a_compiler_one_line_says_that_it_runs_as_usual(
 
         return called
 
-    told.clear()
+    logged.clear()
     monkeypatch.setattr(forward, "compile_once", fails)
     lm = load_model(tiny_folder("llama"), ModelConfig(context=64, compile=True))
-    assert lm.shortcuts.blocks and not lm.shortcuts.compiled
+    assert lm.engine_options.blocks and not lm.engine_options.compiled
     [line] = [record.getMessage() for record in caplog.records if record.name == "reflectrl"]
     assert line.endswith("(llama): its layers are not compiled (RuntimeError: no working C++ compiler)")
 
@@ -61,9 +61,9 @@ def test_without_a_compiler_one_line_says_that_it_runs_as_usual(
 def test_layers_that_the_engine_does_not_walk_through_are_not_compiled(
     tiny_folder: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    told.clear()
+    logged.clear()
     lm = load_model(tiny_folder("phi"), ModelConfig(context=64, compile=True))
-    assert lm.shortcuts.packed and not lm.shortcuts.compiled
+    assert lm.engine_options.packed and not lm.engine_options.compiled
     assert "(phi): its layers are not compiled" in caplog.text
 
 

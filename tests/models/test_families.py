@@ -12,15 +12,15 @@ from torch import Tensor
 from benchmarks.families import FAMILIES, PLAIN, POSITIONS, VARIANTS, VOCAB, Marks, tiny_model
 from reflectrl.core.config import ModelConfig
 from reflectrl.core.types import Episode, Sampling, UserError
-from reflectrl.models import proof
+from reflectrl.models import verification
 from reflectrl.models.backend import Candidates
-from reflectrl.models.lm import LanguageModel, Shortcuts
+from reflectrl.models.lm import EngineOptions, LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.players import sampler
-from reflectrl.models.proof import prove, told
 from reflectrl.models.scratch import train_tokenizer
 from reflectrl.models.sharing import Ids, KVCache, pack
+from reflectrl.models.verification import logged, verify
 from tests.device import DEVICE, ON_GPU
 from tests.models.calls import cached_text_logits, choice_logits
 from tests.models.test_load import rl_step, sft_steps
@@ -31,7 +31,7 @@ TEXTS = Candidates(((7, 1), (3, 9, 1)), (1, 2))
 
 def proved(model: Any) -> LanguageModel:
     model = model.to(DEVICE)
-    return prove(LanguageModel(model, Marks(), context=64, shortcuts=Shortcuts(batched=ON_GPU)), "tiny")
+    return verify(LanguageModel(model, Marks(), context=64, engine_options=EngineOptions(batched=ON_GPU)), "tiny")
 
 
 def prompts() -> list[Ids]:
@@ -99,7 +99,7 @@ def check_exact(lm: LanguageModel) -> None:
 def test_the_numbers_of_every_family_are_the_models_own(name: str) -> None:
     lm = proved(tiny_model(name))
     check_exact(lm)
-    assert lm.shortcuts.packed == (name not in PLAIN)
+    assert lm.engine_options.packed == (name not in PLAIN)
 
 
 @pytest.mark.parametrize("name", ["falcon_h1-multipliers", "gemma3_text-capped", "hyperclovax-multipliers", "nanochat"])
@@ -118,7 +118,7 @@ def test_a_model_in_16_bits_takes_the_way_that_is_exact_in_32_and_keeps_its_bits
     half = tiny_model(name).to(torch.bfloat16)
     before = [p.detach().clone() for p in half.parameters()]
     lm = proved(half)
-    assert lm.shortcuts == proved(tiny_model(name)).shortcuts
+    assert lm.engine_options == proved(tiny_model(name)).engine_options
     after = [p.detach().cpu() for p in half.parameters()]
     assert all(torch.equal(p, was) and p.dtype == was.dtype for p, was in zip(after, before, strict=True))
 
@@ -126,7 +126,7 @@ def test_a_model_in_16_bits_takes_the_way_that_is_exact_in_32_and_keeps_its_bits
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "gemma3_text", "phi", "granite"])
 def test_rounding_to_bfloat16_is_no_reason_for_doubt(name: str) -> None:
     lm = proved(tiny_model(name).to(torch.bfloat16))
-    assert lm.shortcuts.packed and lm.shortcuts.rows
+    assert lm.engine_options.packed and lm.engine_options.rows
 
 
 def test_a_deep_model_may_round_as_much_as_its_own_forward_pass_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,23 +135,23 @@ def test_a_deep_model_may_round_as_much_as_its_own_forward_pass_does(monkeypatch
         layer.self_attn.q_proj.weight.data.mul_(100)  # attention so sharp that it doubles rounding in each layer
     before = [p.detach().clone() for p in model.parameters()]
     lm = proved(model)
-    assert lm.shortcuts.packed
+    assert lm.engine_options.packed
     lm.backend.read(pack(prompts())).sum().backward()  # it learns as before
     after = [p.detach().cpu() for p in model.parameters()]
     assert all(torch.equal(p, was) and p.dtype == was.dtype for p, was in zip(after, before, strict=True))
-    monkeypatch.setattr(proof, "WIDEST", 0.0)
+    monkeypatch.setattr(verification, "WIDEST", 0.0)
     if not ON_GPU:  # where the library's own layers round as the packed ones do
-        assert not proved(model).shortcuts.packed
+        assert not proved(model).engine_options.packed
 
 
 def test_a_mistake_of_the_size_of_rounding_elsewhere_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     read = PackedBackend.read
     monkeypatch.setattr(PackedBackend, "read", lambda self, *args, **known: read(self, *args, **known) * 1.0005)
-    assert not proved(tiny_model("llama")).shortcuts.packed
+    assert not proved(tiny_model("llama")).engine_options.packed
 
 
 def test_one_line_says_what_runs_step_by_step(caplog: pytest.LogCaptureFixture) -> None:
-    told.clear()
+    logged.clear()
     for name in ("llama", "gemma2", "gemma2", "falcon_h1-multipliers"):  # layers and head of the last are both its own
         proved(tiny_model(name))
     gemma, falcon = [record.getMessage() for record in caplog.records if record.name == "reflectrl"]
@@ -199,7 +199,7 @@ def test_whoever_runs_step_by_step_plays_and_learns_like_the_others(
 ) -> None:
     source = folder(name, max_position_embeddings=512, large=False)
     lm = load_model(source, ModelConfig(context=256, mixed_precision="off"), "policy")
-    assert not lm.shortcuts.packed
+    assert not lm.engine_options.packed
     for kind in ("reflector", "policy"):
         before, after = sft_steps(lm, taught, kind)
         assert after < before, kind
@@ -210,7 +210,7 @@ def test_windows_bound_the_context_of_the_engine_alone(
     folder: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     config = ModelConfig(context=256)
-    told.clear()
+    logged.clear()
     assert load_model(folder("mistral", sliding_window=24), config).context == 24
     [line] = [record.getMessage() for record in caplog.records if record.name == "reflectrl"]
     assert "it reads at most 24 tokens, its window; with model.backend=plain it reads 96" in line

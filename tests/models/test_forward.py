@@ -25,7 +25,7 @@ from reflectrl.models.forward import fuse_activations, hidden_states
 from reflectrl.models.hf_forward import hf_forward
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import sampler
-from reflectrl.models.sharing import Block, Ids, KVCache, Packing, apart, extend, pack
+from reflectrl.models.sharing import Block, Ids, KVCache, Packing, extend, no_sharing, pack
 from reflectrl.models.text_scoring import make_trie
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
@@ -207,7 +207,7 @@ def test_their_own_forward_pass_still_works_after_ours() -> None:
     core, prompts = model_of("phi"), prompts_of([12, 7])
     with torch.no_grad():
         before = core(torch.tensor([prompts[1]])).logits
-        hidden_of(core, *arguments(apart(prompts)))
+        hidden_of(core, *arguments(no_sharing(prompts)))
         torch.testing.assert_close(core(torch.tensor([prompts[1]])).logits, before, atol=1e-5, rtol=0)
 
 
@@ -268,7 +268,7 @@ def test_dropout_scales_what_stays() -> None:
 def test_a_fused_gelu_is_the_same_function() -> None:
     core = configured("gpt2", activation_function="gelu_new")
     written, fused = core.transformer.h[0].mlp.act, None
-    packing = apart(prompts_of([20]))
+    packing = no_sharing(prompts_of([20]))
     with torch.no_grad():
         before = hidden_of(core, *arguments(packing))
         fuse_activations(core)
@@ -403,7 +403,7 @@ def test_a_family_whose_scores_are_capped_is_refused_or_right() -> None:
     core, prompt = configured("gemma2", attn_logit_softcapping=1.0, query_pre_attn_scalar=16), prompts_of([20])[0]
     with torch.no_grad():
         try:
-            found = hidden_of(core, *arguments(apart([prompt])))
+            found = hidden_of(core, *arguments(no_sharing([prompt])))
         except UserError:
             return
         torch.testing.assert_close(found, plain_hidden(core, prompt), atol=1e-4, rtol=0)

@@ -22,11 +22,11 @@ families = pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
 
 
 def recorded(lm: LanguageModel) -> LanguageModel:
-    return replace(lm, shortcuts=replace(lm.shortcuts, batched=True, graphs=True))
+    return replace(lm, engine_options=replace(lm.engine_options, batched=True, graphs=True))
 
 
 def unrecorded(lm: LanguageModel) -> LanguageModel:
-    return replace(lm, shortcuts=replace(lm.shortcuts, graphs=False))
+    return replace(lm, engine_options=replace(lm.engine_options, graphs=False))
 
 
 def texts(

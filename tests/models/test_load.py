@@ -28,7 +28,7 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
 from reflectrl.models.players import Policy, sampler
 from reflectrl.models.scratch import save_scratch
-from reflectrl.models.sharing import apart
+from reflectrl.models.sharing import no_sharing
 
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
 ENV = {"name": "corridor"}
@@ -202,7 +202,7 @@ def test_taking_turns_gives_each_player_its_own_output(base: Callable[[str], Pat
 
 def test_gradients_survive_another_players_turn(base: Callable[[str], Path]) -> None:
     policy, reflector = pair(base, "llama")
-    prompts = apart([tuple(policy.encode("The lake"))])
+    prompts = no_sharing([tuple(policy.encode("The lake"))])
     loss = policy.backend.logits(policy.backend.read(prompts)).square().mean()
     with torch.no_grad():
         reflector.backend.read(prompts)

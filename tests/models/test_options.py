@@ -65,7 +65,7 @@ def test_scores_and_gradients_are_those_of_a_pass_per_option(pair: Pair, family:
     rng = np.random.default_rng(1)
     asked, listed = prompts(rng), [texts(rng, 4, 3), texts(rng, 90, 6), texts(rng, 1, 2)]
     with scoring_head(pair(family, adapters)[0]) as lm:
-        slow = replace(lm, shortcuts=replace(lm.shortcuts, packed=False))
+        slow = replace(lm, engine_options=replace(lm.engine_options, packed=False))
         results = []
         for one in (lm, slow):
             logits_PA, hidden_PD = one.backend.score(asked, listed, "options")

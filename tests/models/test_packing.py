@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.models.sharing import LEAST, Ids, Packing, Span, apart, pack, shared_length
+from reflectrl.models.sharing import LEAST, Ids, Packing, Span, no_sharing, pack, shared_length
 from reflectrl.models.text_scoring import make_trie
 
 
@@ -59,7 +59,7 @@ def test_every_prompt_is_spelled_by_blocks_that_see_what_stands_before(prompts: 
 @settings(max_examples=200, deadline=None)
 @given(prompts=prompt_sets(), least=leasts)
 def test_it_never_costs_more_than_prompts_apart_and_repetitions_cost_nothing(prompts: list[Ids], least: int) -> None:
-    assert tokens(pack(prompts, least)) <= tokens(apart(prompts)) == sum(map(len, prompts))
+    assert tokens(pack(prompts, least)) <= tokens(no_sharing(prompts)) == sum(map(len, prompts))
     assert tokens(pack(prompts * 2, least)) == tokens(pack(prompts, least))
 
 
@@ -91,7 +91,7 @@ def test_an_episode_is_encoded_as_its_history_once_and_every_suffix(
 
 
 def test_of_nothing_it_makes_nothing() -> None:
-    assert pack([]) == apart([]) == Packing()
+    assert pack([]) == no_sharing([]) == Packing()
     assert pack([]).ends() == []
 
 

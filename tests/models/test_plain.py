@@ -15,7 +15,7 @@ from reflectrl.core.config import ModelConfig
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling, UserError
 from reflectrl.models.backend import Candidates, Counters, Scoring
-from reflectrl.models.lm import LanguageModel, Shortcuts
+from reflectrl.models.lm import EngineOptions, LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend
@@ -29,9 +29,9 @@ TEXTS = Candidates(((7, 0), (7, 9, 0), (30, 0)), (1, 2, 1))
 LABELS = Candidates(((17,), (3,), (250,)), (1, 1, 1))
 
 
-def plain(lm: LanguageModel, **shortcuts: bool) -> LanguageModel:
+def plain(lm: LanguageModel, **options: bool) -> LanguageModel:
     """The same player on the plain backend."""
-    return replace(lm, shortcuts=Shortcuts(packed=False, **shortcuts), counters=Counters())
+    return replace(lm, engine_options=EngineOptions(packed=False, **options), counters=Counters())
 
 
 def prompts() -> list[Ids]:

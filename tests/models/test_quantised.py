@@ -9,14 +9,14 @@ from reflectrl.core.config import ModelConfig, SFTConfig, from_dict
 from reflectrl.core.types import UserError
 from reflectrl.learn.optim import make_optimizers
 from reflectrl.models.load import load_model
-from reflectrl.models.sharing import apart
+from reflectrl.models.sharing import no_sharing
 
 BASE = {"context": 64, "mixed_precision": "off", "device": "cpu", "lora_rank": 4, "lora_alpha": 16}
 
 
 def nll(lm) -> torch.Tensor:
     ids = [3, 4, 5, 6, 7, 8]
-    logits = lm.backend.logits(lm.backend.read(apart([tuple(ids[:-1])]), "all"))
+    logits = lm.backend.logits(lm.backend.read(no_sharing([tuple(ids[:-1])]), "all"))
     return torch.nn.functional.cross_entropy(logits.float(), torch.tensor(ids[1:]))
 
 

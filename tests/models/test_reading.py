@@ -15,7 +15,7 @@ from reflectrl.core.types import Sampling, UserError
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import sampler
-from reflectrl.models.sharing import REUSE, ROUNDING, Ids, KVCache, apart, pack, shared_length
+from reflectrl.models.sharing import REUSE, ROUNDING, Ids, KVCache, no_sharing, pack, shared_length
 from tests.models.calls import choice_logits
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
@@ -91,7 +91,7 @@ def test_gradients_of_what_is_read_are_those_of_the_plain_model(pair: Pair, fami
     lm, rng = pair(family, True)[0], np.random.default_rng(3)
     prompts = [some(rng, length) for length in (3, 40, 21)]
     weights = torch.randn(3, lm.hidden_size, generator=torch.Generator().manual_seed(0)).to(lm.device)
-    lm.backend.logits(lm.backend.read(apart(prompts)) * weights).logsumexp(-1).sum().backward()
+    lm.backend.logits(lm.backend.read(no_sharing(prompts)) * weights).logsumexp(-1).sum().backward()
     found = [p.grad.clone() for p in lm.parameters() if p.grad is not None]
     lm.model.zero_grad()
     states = [
@@ -208,7 +208,7 @@ def test_in_an_episode_longer_than_the_context_few_steps_encode_more_than_what_i
         before = prompt
         if day % 30 == 0:
             with torch.no_grad():
-                torch.testing.assert_close(hidden_D, lm.backend.read(apart([prompt]))[0], atol=1e-4, rtol=0)
+                torch.testing.assert_close(hidden_D, lm.backend.read(no_sharing([prompt]))[0], atol=1e-4, rtol=0)
     usual = [e == n for e, n in zip(encoded[1:], news[1:], strict=True)]
     cuts = len(lm.encode(lines(89))) // (lm.context // CUT)
     assert sum(not one for one in usual) <= cuts, "all is read again at a cut only"
@@ -235,7 +235,7 @@ def test_mixed_play_reads_and_writes_what_float32_does_but_for_its_rounding(
     pair: Pair, family: str, adapters: bool, gpu: bool
 ) -> None:
     lm, rng = pair(family, adapters)[0], np.random.default_rng(5)
-    mixed = replace(lm, mixed_play="on", shortcuts=replace(lm.shortcuts, batched=gpu))
+    mixed = replace(lm, mixed_play="on", engine_options=replace(lm.engine_options, batched=gpu))
     prompts = [some(rng, length) for length in (3, 40, 25)]
     caches = [KVCache() for _ in prompts]
     generators = [np.random.default_rng(i) for i in range(3)]

@@ -15,7 +15,7 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.rounding import rounded
 from reflectrl.models.scratch import save_scratch
-from reflectrl.models.sharing import Ids, Packing, apart, pack
+from reflectrl.models.sharing import Ids, Packing, no_sharing, pack
 
 PROMPTS: list[Ids] = [tuple(range(3, 3 + length)) for length in (40, 7, 23, 31)]
 
@@ -30,7 +30,7 @@ def test_there_are_thirty_two_sizes_to_a_doubling() -> None:
     assert len({rounded(size) for size in range(1025, 2049)}) == 32
 
 
-@pytest.mark.parametrize("layout", [apart, pack])
+@pytest.mark.parametrize("layout", [no_sharing, pack])
 @pytest.mark.parametrize("at", ["ends", "all", [30, 3, 3, 17]])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_spare_tokens_change_neither_results_nor_gradients(

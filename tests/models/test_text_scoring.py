@@ -13,7 +13,7 @@ from torch import Tensor
 from reflectrl.models import text_scoring
 from reflectrl.models.backend import Candidates, Scoring
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.sharing import Ids, KVCache, apart, pack
+from reflectrl.models.sharing import Ids, KVCache, no_sharing, pack
 from tests.models.calls import action_texts, cached_text_logits
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
@@ -79,10 +79,10 @@ def test_one_pass_gives_what_a_pass_per_action_gives(
     texts = [action_texts(lm, one) for one in listed[: len(prompts)]]
     with torch.no_grad():
         expected = [naive(lm, *one, scoring) for one in zip(prompts, texts, strict=True)]
-        for packing in (pack(prompts), apart(prompts)):
+        for packing in (pack(prompts), no_sharing(prompts)):
             logits_PA, hidden_PD = lm.backend.score(packing, texts, scoring)
             check_rows(logits_PA, expected)
-            torch.testing.assert_close(hidden_PD, lm.backend.read(apart(prompts)), atol=1e-4, rtol=0)
+            torch.testing.assert_close(hidden_PD, lm.backend.read(no_sharing(prompts)), atol=1e-4, rtol=0)
     caches = [KVCache() for _ in prompts]
     check_rows(cached_text_logits(lm, prompts, texts, scoring, caches), expected)
     one = KVCache()  # the same as one episode, step by step
@@ -127,7 +127,7 @@ def test_texts_of_one_token_and_a_single_action(pair: Pair, scoring: Scoring) ->
         check_rows(lm.backend.score(pack(prompts), texts, scoring)[0], expected)
         check_rows(cached_text_logits(lm, prompts, texts, scoring, [KVCache(), KVCache()]), expected)
         for prompt, text, wanted in zip(prompts, texts, expected, strict=True):
-            check_rows(lm.backend.score(apart([prompt]), [text], scoring)[0], [wanted])
+            check_rows(lm.backend.score(no_sharing([prompt]), [text], scoring)[0], [wanted])
             check_rows(cached_text_logits(lm, [prompt], [text], scoring, [KVCache()]), [wanted])
     if scoring == "trie":
         assert float(expected[1]) == 0
@@ -198,5 +198,5 @@ def test_an_update_counts_the_prompt_tokens_that_were_shared(pair: Pair) -> None
     lm.backend.score(pack(prompts), texts, "sum")
     assert lm.counters.since(before).reused == 40
     before = lm.counters.copy()
-    lm.backend.score(apart(prompts), texts, "sum")
+    lm.backend.score(no_sharing(prompts), texts, "sum")
     assert lm.counters.since(before).reused == 0

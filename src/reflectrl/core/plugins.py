@@ -128,8 +128,10 @@ def resolve_class(kind: str, name: str, base: type) -> type[Any]:
     """
     found = resolve(kind, name)
     if not (inspect.isclass(found) and issubclass(found, base)):
-        what = f"the class {found.__name__}" if inspect.isclass(found) else f"a {type(found).__name__}"
-        raise UserError(f"{kind.rstrip('s')} {name!r} must be a class derived from {base.__name__}; it is {what}")
+        it_is = f"a {type(found).__name__}"
+        if inspect.isclass(found):
+            it_is = f"the class {found.__name__}"
+        raise UserError(f"{kind.rstrip('s')} {name!r} must be a class derived from {base.__name__}; it is {it_is}")
     return found
 
 
@@ -140,10 +142,12 @@ def resolve_engine(name: str) -> type[Any]:
         UserError: as `resolve`, or the object is not an engine.
     """
     found = resolve("engines", name)
-    lacking = [f"{function}()" for function in ENGINE if not callable(getattr(found, function, None))]
-    if not inspect.isclass(found) or lacking:
-        what = f"it has no {lacking[0]}" if inspect.isclass(found) else f"it is a {type(found).__name__}"
-        raise UserError(f"engine {name!r} must be a class with submit(), news(), close() and env_worker(); {what}")
+    needs = f"engine {name!r} must be a class with submit(), news(), close() and env_worker()"
+    if not inspect.isclass(found):
+        raise UserError(f"{needs}; it is a {type(found).__name__}")
+    for method in ENGINE:
+        if not callable(getattr(found, method, None)):
+            raise UserError(f"{needs}; it has no {method}()")
     return found
 
 
@@ -163,7 +167,9 @@ def suggestion(word: str, options: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, options, n=1)
     if near:
         return f" (did you mean {near[0]!r}?)"
-    return f" (known: {', '.join(options)})" if options else ""
+    if options:
+        return f" (known: {', '.join(options)})"
+    return ""
 
 
 def _import(kind: str, target: str) -> Any:

@@ -1,6 +1,6 @@
 """Play many episodes side by side: environments × players → episodes.
 
-The environments advance in lock-step. At each tick the reflector writes for every live episode, then the player chooses
+The environments advance in lock-step. At each step the reflector writes for every live episode, then the player chooses
 an action for each, then all environments step (in parallel if they live in worker processes). An environment whose
 episode has ended begins the next job at once.
 """
@@ -18,8 +18,8 @@ import numpy as np
 
 from reflectrl.core import distributed
 from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.envs.contract import raised
 from reflectrl.core.envs.pool import EnvPool
-from reflectrl.core.envs.promises import raised
 from reflectrl.core.players.base import LiveEpisode, Player, carries
 from reflectrl.core.types import Choice, CutOff, Episode, Observation, Step, Task, UserError, named_seed
 
@@ -159,7 +159,7 @@ def rollout(
                     still_playing.append((live, job))
             playing = still_playing
 
-            # The reflector writes about all points of a tick at which episodes were cut off, since batches are faster.
+            # The reflector writes about all points of a step at which episodes were cut off, since batches are faster.
             if reflector is not None and cut_off:
                 turns = reflector.turns([live for live, _ in cut_off])
                 for (live, episode), turn in zip(cut_off, turns, strict=True):

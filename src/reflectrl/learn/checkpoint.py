@@ -59,7 +59,8 @@ def write_folder(folder: Path, fill: Callable[[Path], object], keep: int = 1) ->
     except OSError:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
-    there, aside = [path for path in (folder, *_older(folder)) if path.exists()], max(1, keep - 1)
+    there = [path for path in (folder, *_older(folder)) if path.exists()]
+    aside = max(1, keep - 1)
     for path in there[aside:]:
         shutil.rmtree(path, ignore_errors=True)
     for number, path in reversed([*enumerate(there[:aside], 1)]):  # the oldest makes room first
@@ -116,10 +117,14 @@ def _old(folder: Path, number: int) -> Path:
 
 def _older(folder: Path) -> list[Path]:
     """Return the older folders, the latest first. A kill may have left a gap in their numbers."""
-    begins = f"{folder.name}.old"
-    names = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
-    numbers = [name.removeprefix(begins) or "1" for name in names if name.startswith(begins)]
-    return [_old(folder, number) for number in sorted(int(number) for number in numbers if number.isdecimal())]
+    begins, numbers = f"{folder.name}.old", list[int]()
+    if not folder.parent.is_dir():
+        return []
+    for path in folder.parent.iterdir():
+        number = path.name.removeprefix(begins) or "1"
+        if path.name.startswith(begins) and number.isdecimal():
+            numbers.append(int(number))
+    return [_old(folder, number) for number in sorted(numbers)]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -161,7 +166,9 @@ def save_state(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], meta: 
     """
 
     def fill(fresh: Path) -> None:
-        flat = {f"{group}.{name}": tensor for group, named in tensors.items() for name, tensor in named.items()}
+        flat = dict[str, Tensor]()
+        for group, named in tensors.items():
+            flat |= {f"{group}.{name}": tensor for name, tensor in named.items()}
         save_file(_without_sharing(flat), fresh / TENSORS)
         (fresh / META).write_text(json.dumps(meta), encoding="utf-8")
 
@@ -239,8 +246,10 @@ def _flaw(folder: Path) -> str | None:
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return an optimiser's state as tensors named "<parameter index>.<name>"."""
-    state = optimizer.state_dict()["state"]
-    return {f"{i}.{name}": torch.as_tensor(value) for i, values in state.items() for name, value in values.items()}
+    tensors = dict[str, Tensor]()
+    for i, values in optimizer.state_dict()["state"].items():
+        tensors |= {f"{i}.{name}": torch.as_tensor(value) for name, value in values.items()}
+    return tensors
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:

@@ -20,7 +20,7 @@ from reflectrl.learn.decisions import Decision, decision_nll, decision_of, decis
 from reflectrl.learn.losses import completion_nll
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy
-from reflectrl.models.sharing import Ids, Packing, apart, pack, portions, shared_length
+from reflectrl.models.sharing import Ids, Packing, chunks, no_sharing, pack, shared_length
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -143,9 +143,9 @@ def micro_batches(rows: Rows, lm: LanguageModel, config: SFTConfig) -> Iterator[
     if are_decisions(rows):
         read = [read_tokens(row) * lm.activation_bytes for row in rows]
         most = sum(read) if config.accumulate else lm.pass_bytes
-        return portions(read, most // max(1, config.accumulate))
+        return chunks(read, most // max(1, config.accumulate))
     if config.accumulate:
-        return portions([1] * len(rows), math.ceil(len(rows) / config.accumulate))
+        return chunks([1] * len(rows), math.ceil(len(rows) / config.accumulate))
     sizes: list[int] = []
     before: Ids = ()
     for row in rows:
@@ -157,7 +157,7 @@ def micro_batches(rows: Rows, lm: LanguageModel, config: SFTConfig) -> Iterator[
             scored = fresh  # the prompt's own text has a loss as well
         sizes.append(fresh * lm.activation_bytes + scored * lm.logits_bytes)
         before = row.ids
-    return portions(sizes, lm.pass_bytes)
+    return chunks(sizes, lm.pass_bytes)
 
 
 def passes(lm: LanguageModel, rows: Sequence[Ids], scored: Sequence[int], most: int) -> list[slice]:
@@ -173,7 +173,7 @@ def passes(lm: LanguageModel, rows: Sequence[Ids], scored: Sequence[int], most: 
         shared = (shared_length(*pair) for pair in pairwise([(), *rows]))
         sizes = [size - known * per_read for size, known in zip(sizes, shared, strict=True)]
     slices: list[slice] = []
-    for part in portions(sizes, lm.pass_bytes):
+    for part in chunks(sizes, lm.pass_bytes):
         for start in range(part.start, part.stop, most):
             slices.append(slice(start, min(start + most, part.stop)))
     return slices
@@ -186,7 +186,7 @@ def completion_logits(lm: LanguageModel, rows: Sequence[Example], share: Share =
     """Compute logits at the M completion tokens of some rows, concatenated without padding.
 
     Args:
-        share: packing of the rows. `pack` encodes common prefixes once, `apart` encodes every row by itself.
+        share: packing of the rows. `pack` encodes common prefixes once, `no_sharing` encodes every row by itself.
 
     Returns:
         Logits (M, V) in float32, the hidden states (M, D) they come from, and token ids (M,). Gradients flow.
@@ -201,7 +201,9 @@ def completion_positions(packing: Packing, rows: Sequence[Example]) -> tuple[lis
     """Return, for the M completion tokens of packed rows, the positions that predict them, and the tokens."""
     positions, targets = list[int](), list[int]()
     for i, row in enumerate(rows):
-        positions += packing.places(i)[row.start - 1 :].tolist()  # each token is predicted at the token before it
+        positions += packing.token_indices(i)[
+            row.start - 1 :
+        ].tolist()  # each token is predicted at the token before it
         targets += row.ids[row.start :]
     return positions, targets
 
@@ -252,7 +254,7 @@ def _text_loss(lm: LanguageModel, packing: Packing, hidden_ND: Tensor) -> Tensor
 
 @torch.no_grad()
 def evaluate_loss(
-    lm: LanguageModel, examples: Rows, batch_size: int, share: Share = apart, team: Team = ALONE
+    lm: LanguageModel, examples: Rows, batch_size: int, share: Share = no_sharing, team: Team = ALONE
 ) -> float:
     """Return the mean loss per completion token, or per decision without its further questions (nats).
 
@@ -268,7 +270,7 @@ def evaluate_loss(
 
 @torch.no_grad()
 def evaluate_accuracy(
-    lm: LanguageModel, examples: Rows, batch_size: int, share: Share = apart, team: Team = ALONE
+    lm: LanguageModel, examples: Rows, batch_size: int, share: Share = no_sharing, team: Team = ALONE
 ) -> float:
     """Return the share of completion tokens that are the model's most probable token, given the tokens before them.
 

@@ -30,7 +30,7 @@ from reflectrl.learn.examples import (
 from reflectrl.learn.optim import make_optimizers
 from reflectrl.learn.trainer import Log, Trainer, cosine
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.sharing import apart, pack
+from reflectrl.models.sharing import no_sharing, pack
 
 LEARNED = 1e-4
 """Validation loss (nats per token) below which nothing is left to learn, and more steps only make a policy surer."""
@@ -58,7 +58,7 @@ def train_sft(
     if not train or not validation:
         raise UserError("sft: no training or no validation rows (does the teacher write any for this player?)")
     groups = row_groups(train, config.by_episode)
-    share = apart if not config.by_episode and lm.chat is None else pack  # the prompts of a chat all begin alike
+    share = no_sharing if not config.by_episode and lm.chat is None else pack  # the prompts of a chat all begin alike
     held_out: Any = [validation[i] for i in spread(row_groups(validation, config.by_episode), config.eval_rows)]
     trainer = Trainer(lm, make_optimizers(lm, config), config.max_grad_norm, state_folder)
     batches = shuffled_batches(groups, config.batch_size, seed, skip=trainer.step)

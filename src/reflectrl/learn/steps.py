@@ -147,7 +147,7 @@ def policy_pass(
     temperature is applied, so that ratios are 1 before the first update.
 
     Args:
-        packing: `list` leaves packing to the backend, `apart` encodes each prompt by itself.
+        packing: `list` leaves packing to the backend, `no_sharing` encodes each prompt by itself.
     """
     numbers: dict[Question, int] = {}  # of distinct questions, in the order of their first step
     number_of_step = list[int]()

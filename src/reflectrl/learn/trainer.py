@@ -121,8 +121,11 @@ class Trainer:
     ) -> None:
         self.model, self.optimizers, self.folder = model, optimizers, folder
         self.parts: dict[str, Model] = {"weights": model}
-        self.parts |= {name: part for name, part in (parts or {}).items() if part is not None}
-        self.max_grad_norm, self._parameters = max_grad_norm, [list(part.parameters()) for part in self.parts.values()]
+        for name, part in (parts or {}).items():
+            if part is not None:
+                self.parts[name] = part
+        self.max_grad_norm = max_grad_norm
+        self._parameters = [list(part.parameters()) for part in self.parts.values()]
         self.step, self.stale, self.rate, self.stopped = 0, 0, 1.0, False
         self.spent, self._since = 0.0, time.monotonic()
         for group in self._groups():
@@ -212,7 +215,9 @@ class Trainer:
                 self.keep_if_best(list(scores.values()))
                 # A training that has won nothing yet may still find its first win. One that has won everything has
                 # little left to gain.
-                patience = min(config.patience, SOLVED_PATIENCE) if self.best[0] >= 1 else config.patience
+                patience = config.patience
+                if self.best[0] >= 1:
+                    patience = min(patience, SOLVED_PATIENCE)
                 self.stopped |= 0 < patience <= self.stale and self.best[0] > 0
                 # The line of this update is not written yet, so after a kill it is written (again) with its metrics.
                 states = {name: part.state() for name, part in stateful.items()}
@@ -315,8 +320,11 @@ class Trainer:
         self._recent = []
         if self.folder is None:
             return
-        tensors = {name: weights_of(part) for name, part in self.parts.items()} | {"best": self.best_weights or {}}
-        tensors |= {f"optimizer{i}": optimizer_tensors(optimizer) for i, optimizer in enumerate(self.optimizers)}
+        tensors = {"best": self.best_weights or {}}
+        for name, part in self.parts.items():
+            tensors[name] = weights_of(part)
+        for i, optimizer in enumerate(self.optimizers):
+            tensors[f"optimizer{i}"] = optimizer_tensors(optimizer)
         if self.spent:
             more["spent"] = self.spent
         counters = {"step": self.step, "stale": self.stale, "best": self.best, "rate": self.rate, "logged": logged}

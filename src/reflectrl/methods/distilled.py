@@ -136,7 +136,7 @@ def train_distilled(
 
     from reflectrl.learn.optim import make_optimizers
     from reflectrl.learn.trainer import Trainer, cosine
-    from reflectrl.models.sharing import portions
+    from reflectrl.models.sharing import chunks
 
     lm = policy.lm
     trainer = Trainer(lm, make_optimizers(lm, sft), sft.max_grad_norm, state_folder)
@@ -148,7 +148,7 @@ def train_distilled(
         rng, total = np.random.default_rng(named_seed(seed, "distill", trainer.step)), 0.0
         batch = [rows[i] for i in rng.choice(len(rows), min(config.batch_size, len(rows)), replace=False)]
         with lm.training():
-            for part in portions([1] * len(batch), _per_pass(policy, batch)):
+            for part in chunks([1] * len(batch), _per_pass(policy, batch)):
                 loss = _loss(policy, batch[part], rng) * len(batch[part]) / len(batch)
                 loss.backward()
                 total += float(loss.detach())
@@ -229,7 +229,7 @@ def pair_episodes(build: Build, *, reflector: Source, policy: Source, pair: str,
     with pool_of(recipe) as envs:
         for episode in rollout(jobs, envs, *players, batch=recipe.eval.batch):
             played.append(episode)
-            build.tick(len(played), len(jobs), f"{success_rate(played):.0%} of them won")
+            build.progress(len(played), len(jobs), f"{success_rate(played):.0%} of them won")
     played.sort(key=lambda episode: order[episode.seed])
     write_text(build.out, to_lines(played))
 
@@ -264,7 +264,7 @@ def distilled(build: Build, *, reflector: Source, policy: Source, episodes: Path
 
         def note(metrics: dict[str, Any]) -> None:
             file.write(metrics)
-            build.tick(metrics["step"], config.steps, f"validation {metrics['eval_success']:.0%}")
+            build.progress(metrics["step"], config.steps, f"validation {metrics['eval_success']:.0%}")
 
         evaluate = partial(evaluate_policy, student, None, envs, tasks, recipe.rl.eval_sampling, seed)
         train_distilled(student, rows, config, recipe.sft, named_seed(seed, name), note, evaluate, build.learner)

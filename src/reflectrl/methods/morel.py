@@ -126,7 +126,7 @@ def dynamics(build: Build, *, log: Path, start: Source, number: int) -> None:
     with MetricsFile(build.metrics, build.learner, shared) as file:
 
         def note(metrics: dict[str, Any]) -> Any:
-            build.tick(int(metrics["step"]), steps, f"evaluation loss {metrics['eval_loss']:.4f}")
+            build.progress(int(metrics["step"]), steps, f"evaluation loss {metrics['eval_loss']:.4f}")
             return file.write(metrics)
 
         train = reflection_examples(lm, [dynamics_row(step) for step in transitions(resampled)])
@@ -170,12 +170,12 @@ def agreed(questions: Sequence[tuple[Scene, str]], models: Sequence[Predict]) ->
     return effects
 
 
-def explore(starts: Sequence[Scene], models: Sequence[Predict], most: int, tick: Callable[[int], None]) -> Table:
+def explore(starts: Sequence[Scene], models: Sequence[Predict], most: int, progress: Callable[[int], None]) -> Table:
     """Predict the effects of every action in `starts`, then in the scenes that these lead to, and so on.
 
     Args:
         most: largest number of scenes.
-        tick: is told the number of scenes so far.
+        progress: is told the number of scenes so far.
     """
     effects = dict[Scene, list[Effect | None]]()
     waiting = dict.fromkeys(starts)
@@ -188,7 +188,7 @@ def explore(starts: Sequence[Scene], models: Sequence[Predict], most: int, tick:
             effects[scene] = list(islice(answers, len(scene.actions)))
         reached = [effect.scene for scene in scenes for effect in effects[scene] if effect and effect.scene]
         waiting.update(dict.fromkeys(scene for scene in reached if scene not in effects))
-        tick(len(effects))
+        progress(len(effects))
     return Table({}, effects)
 
 
@@ -212,15 +212,15 @@ def world(build: Build, *, log: Path, models: tuple[Path, ...]) -> None:
     longest = max(len(lms[0].encode(text)) for text in texts) + 2
     predict = [predictor(lm, longest) for lm in lms]
 
-    def tick(scenes: int) -> None:
-        build.tick(scenes, most, f"{scenes} states")
+    def progress(scenes: int) -> None:
+        build.progress(scenes, most, f"{scenes} states")
 
-    table = explore([step.scene for step in steps], predict, most, tick)
+    table = explore([step.scene for step in steps], predict, most, progress)
     for split, episodes in parts.items():
         firsts = (episode.steps[0].observation for episode in episodes)
         table.starts[split] = list(dict.fromkeys(Scene(first.state, tuple(first.actions)) for first in firsts))
     write_text(build.out, "".join(f"{line}\n" for line in table.lines()))
-    build.tick(most, most, accuracy_words(table, list(transitions(parts["validation"]))))
+    build.progress(most, most, accuracy_words(table, list(transitions(parts["validation"]))))
 
 
 def accuracy_words(table: Table, held_out: Sequence[Transition]) -> str:

@@ -162,7 +162,7 @@ def mixed_log(build: Build, *, teaching: Path, plain: Path | None) -> None:
             played = play_tasks(policy, envs, make(recipe.env).tasks("train"), count, named_seed(build.seed, "log"))
         episodes += [replace(episode, provenance={"player": "policy", "policy": "plain"}) for episode in played]
     write_text(build.out, to_lines(episodes))
-    build.tick(len(episodes), len(episodes), f"{success_rate(episodes):.0%} of them won")
+    build.progress(len(episodes), len(episodes), f"{success_rate(episodes):.0%} of them won")
 
 
 @mixed_log.continued_while
@@ -400,10 +400,10 @@ def note_progress(file: MetricsFile, build: Build, config: OfflineConfig, metric
     verdict = file.write(metrics)
     if "value_loss" in metrics:
         explained = f"explained variance {metrics['explained_variance']:.2f}"
-        build.tick(int(metrics["step"]), config.value_epochs, explained)
+        build.progress(int(metrics["step"]), config.value_epochs, explained)
     else:
         total = max(int(metrics["steps"]), int(metrics["step"]))
-        build.tick(int(metrics["step"]), total, f"validation {metrics['eval_success']:.0%}")
+        build.progress(int(metrics["step"]), total, f"validation {metrics['eval_success']:.0%}")
     return verdict
 
 

@@ -178,7 +178,7 @@ def train_teams(
     from reflectrl.learn.examples import choice_examples, evaluate_loss, micro_batches, summed_nll
     from reflectrl.learn.optim import make_optimizers
     from reflectrl.learn.trainer import Trainer, cosine
-    from reflectrl.models.sharing import apart
+    from reflectrl.models.sharing import no_sharing
 
     config, settings = recipe.sft, settings_of(recipe)
 
@@ -188,7 +188,7 @@ def train_teams(
     held_out = examples(validation)[: config.eval_rows or None]
     teacher, rows = Teacher(settings.lr if teaches else 0.0), list[Any]()
     trainer = Trainer(policy.lm, make_optimizers(policy.lm, config), config.max_grad_norm, state_folder)
-    loss = evaluate_loss(policy.lm, held_out, config.batch_size, apart)
+    loss = evaluate_loss(policy.lm, held_out, config.batch_size, no_sharing)
     done: list[tuple[int, float]] = trainer.resumed["lessons"] if trainer.resumed else []
     for number, (chosen, gain) in enumerate(done):  # what was taught before a kill
         rows += examples(lesson(chosen, number))
@@ -205,11 +205,11 @@ def train_teams(
             tokens = sum(len(row.ids) - row.start for row in batch)
             with policy.lm.training():
                 for part in micro_batches(batch, policy.lm, config):
-                    nll = summed_nll(policy.lm, batch[part], apart) / tokens
+                    nll = summed_nll(policy.lm, batch[part], no_sharing) / tokens
                     nll.backward()
                     mean_nll += float(nll.detach()) / settings.steps
             trainer.update({"loss": mean_nll})
-        before, loss = loss, evaluate_loss(policy.lm, held_out, config.batch_size, apart)
+        before, loss = loss, evaluate_loss(policy.lm, held_out, config.batch_size, no_sharing)
         gain = before - loss
         teacher.learn(chosen, gain)
         done = [*done, (chosen, gain)]
@@ -256,7 +256,7 @@ def taught_by_lessons(build: Build, *, start: Source, validation: Path, teaches:
     with MetricsFile(build.metrics, build.learner, shared) as file:
 
         def note(metrics: dict[str, Any]) -> Any:
-            build.tick(int(metrics["step"]), settings.rounds, f"evaluation loss {metrics['eval_loss']:.4f}")
+            build.progress(int(metrics["step"]), settings.rounds, f"evaluation loss {metrics['eval_loss']:.4f}")
             return file.write(metrics)
 
         held_out = list(read_episodes(validation))

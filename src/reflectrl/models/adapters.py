@@ -154,8 +154,8 @@ def require_shared_embeddings(model: Any, folder: Path, tokens: int) -> None:
     fits = tokens <= rows and saved.rows in (0, rows)
     if fits and saved.key and not saved.replaces:
         with safe_open(folder / WEIGHTS, "pt") as file:
-            brought: Tensor = file.get_tensor(saved.key)
-        fits = torch.equal(brought.to(weight), weight.detach())
+            tensor: Tensor = file.get_tensor(saved.key)
+        fits = torch.equal(tensor.to(weight), weight.detach())
     if not fits:
         raise UserError(
             f"adapter {folder} has other embeddings than the player with which it shares a backbone; merge one of them"

@@ -143,7 +143,7 @@ def by_block(
 
 
 def kept_in_parts(
-    wholes: Sequence[Tensor], parts: Sequence[Sequence[Tensor]]
+    concatenated: Sequence[Tensor], parts: Sequence[Sequence[Tensor]]
 ) -> contextlib.AbstractContextManager[Any]:
     """Make autograd save the parts of concatenated keys and values, and concatenate them again in the backward pass.
 
@@ -154,11 +154,11 @@ def kept_in_parts(
         return contextlib.nullcontext()
     parts_of = {
         (whole.data_ptr(), whole.shape): [part.detach() for part in some]
-        for whole, some in zip(wholes, parts, strict=True)
+        for whole, some in zip(concatenated, parts, strict=True)
     }
     return torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: parts_of.get((tensor.data_ptr(), tensor.shape), tensor.detach()),
-        lambda kept: torch.cat(kept, 2) if isinstance(kept, list) else kept,
+        lambda saved: torch.cat(saved, 2) if isinstance(saved, list) else saved,
     )
 
 

@@ -2,8 +2,8 @@
 
 Several backends answer the same calls. The plain one (`plain.py`) runs Hugging Face's forward pass, one sequence at a
 time: it is short, right for every architecture, and the reference of the tests. The packed one (`packed.py`) is the
-fast engine. `model.backend` chooses. By default, `proof.py` compares the two when a model is loaded, and the packed one
-is used if it gives the same numbers.
+fast engine. `model.backend` chooses. By default, `verification.py` compares the two when a model is loaded, and the
+packed one is used if it gives the same numbers.
 """
 
 from __future__ import annotations

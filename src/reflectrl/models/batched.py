@@ -38,10 +38,10 @@ class BatchedAttention:
         self, blocks: Sequence[Block], caches: Sequence[KVCache] | None, layers: int, device: torch.device
     ) -> None:
         starts = [*accumulate((len(block.ids) for block in blocks), initial=0)]
-        groups = alike(blocks)
+        groups = length_buckets(blocks)
         self._cells, self._batches = _Cells(blocks, groups, device), list[_Batch]()
         for group in groups:
-            seen = [spelled(blocks, starts, i) for i in group]
+            seen = [visible_token_indices(blocks, starts, i) for i in group]
             own = None if caches is None else [caches[i] for i in group]
             self._batches.append(_Batch([blocks[i] for i in group], own, seen, layers, device))
 
@@ -72,7 +72,7 @@ class WholeAttention:
     """
 
     def __init__(self, blocks: Sequence[Block], device: torch.device) -> None:
-        self._cells = _Cells(blocks, alike(blocks), device)
+        self._cells = _Cells(blocks, length_buckets(blocks), device)
 
     def __call__(
         self,
@@ -170,7 +170,7 @@ class _Moved(torch.autograd.Function):
         return found, None, None, None
 
 
-def alike(blocks: Sequence[Block]) -> list[list[int]]:
+def length_buckets(blocks: Sequence[Block]) -> list[list[int]]:
     """Group the blocks' indices by kind and size. In a group, query and key counts differ by less than a factor 2."""
     groups = defaultdict(list)
     for i, block in enumerate(blocks):
@@ -180,7 +180,7 @@ def alike(blocks: Sequence[Block]) -> list[list[int]]:
     return list(groups.values())
 
 
-def spelled(blocks: Sequence[Block], starts: Sequence[int], i: int) -> np.ndarray:
+def visible_token_indices(blocks: Sequence[Block], starts: Sequence[int], i: int) -> np.ndarray:
     """Return the indices of the pass's tokens that a block sees: its context's and its own.
 
     Args:
@@ -220,7 +220,7 @@ class _Batch:
         tokens_E, count = np.concatenate(seen), 1 + max(map(int, map(np.max, seen)))
         token_RT = np.arange(len(blocks) * self.long).reshape(-1, self.long) % count
         token_RT[rows, places] = tokens_E  # padding is spread over many tokens, so that no token collects all gradients
-        columns = (rows, places, tokens_E, starts, token_RT.ravel(), *related(blocks))
+        columns = (rows, places, tokens_E, starts, token_RT.ravel(), *trie_pairs(blocks))
         self._rows_E, self._places_E, self._tokens_E, self._starts_R, tokens, *self._related = to_device(
             device, *columns
         )
@@ -247,18 +247,18 @@ class _Batch:
         return part_NGD[self._token_RT].transpose(1, 2)
 
     def _gathered_again(
-        self, wholes: Sequence[Tensor], parts: Sequence[Tensor]
+        self, gathered: Sequence[Tensor], parts: Sequence[Tensor]
     ) -> contextlib.AbstractContextManager[Any]:
         """Make autograd save the parts, and gather them again in the backward pass (as `kept_in_parts`)."""
         if not torch.is_grad_enabled() or recomputed.get():
             return contextlib.nullcontext()
         again = {
             (whole.data_ptr(), whole.shape): partial(self._gather, part.detach())
-            for whole, part in zip(wholes, parts, strict=True)
+            for whole, part in zip(gathered, parts, strict=True)
         }
         return torch.autograd.graph.saved_tensors_hooks(
             lambda tensor: again.get((tensor.data_ptr(), tensor.shape), tensor.detach()),
-            lambda kept: kept() if isinstance(kept, partial) else kept,
+            lambda saved: saved() if isinstance(saved, partial) else saved,
         )
 
     def _behind_caches(self, layer: int, key_NGD: Tensor, value_NGD: Tensor) -> Sequence[Tensor]:
@@ -295,7 +295,7 @@ class _Batch:
         return self._masks[group]
 
 
-def related(blocks: Sequence[Block]) -> list[np.ndarray]:
+def trie_pairs(blocks: Sequence[Block]) -> list[np.ndarray]:
     """Return the visible pairs of tokens in tries as three columns: the block, and the places of query and key in it.
 
     A key's place counts the tokens before the block too.

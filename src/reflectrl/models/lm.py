@@ -27,8 +27,10 @@ from reflectrl.models.plain import PlainBackend
 
 
 @dataclass(frozen=True)
-class Shortcuts:
-    """Options of the engine that give the same numbers as the model's own code, as checked by `proof.py` at loading.
+class EngineOptions:
+    """Options of the engine that give the same numbers as the model's own code.
+
+    `verification.py` checks that when a model is loaded.
 
     Attributes:
         packed: use the packed backend; False uses the plain backend.
@@ -62,7 +64,7 @@ class LanguageModel:
         base: name or folder of the adapters' backbone (written beside a saved adapter).
         mixed: compute matrix products in bfloat16 within `training` ("auto": where the hardware is fast at it).
         mixed_play: the same within `playing`.
-        shortcuts: choice of backend and of its options.
+        engine_options: choice of backend and of its options.
         counters: counts of this player's computation so far.
         chat: text that a chat template puts around prompts; None if no template is used.
         heads: weights of further heads on the model's hidden states, such as a critic. Saved with the model.
@@ -79,7 +81,7 @@ class LanguageModel:
     base: str = ""
     mixed: Mixed = "off"
     mixed_play: Mixed = "off"
-    shortcuts: Shortcuts = Shortcuts()
+    engine_options: EngineOptions = EngineOptions()
     counters: Counters = field(default_factory=Counters)
     heads: dict[str, Tensor] = field(default_factory=dict)
     option_head: nn.Parameter | None = None
@@ -131,7 +133,7 @@ class LanguageModel:
     @property
     def token_bytes(self) -> int:
         """Bytes of a token's keys and values in all layers, as kept in play. 0 on the plain backend."""
-        if not self.shortcuts.packed:
+        if not self.engine_options.packed:
             return 0  # nothing is kept
         config = self._shape
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
@@ -200,7 +202,7 @@ class LanguageModel:
     @cached_property
     def backend(self) -> Backend:
         """Backend that reads, scores and writes with this model."""
-        if self.shortcuts.packed:
+        if self.engine_options.packed:
             return PackedBackend(self)
         return PlainBackend(self)
 

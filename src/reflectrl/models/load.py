@@ -31,15 +31,15 @@ from reflectrl.models.adapters import (
 )
 from reflectrl.models.cards import CARD, HEADS, OPTION_HEAD, check_card, fingerprint, read_json
 from reflectrl.models.forward import fuse_activations
-from reflectrl.models.known import prove_once
-from reflectrl.models.lm import LanguageModel, Shortcuts, adapter_seed, as_player, fresh_adapter
+from reflectrl.models.lm import EngineOptions, LanguageModel, adapter_seed, as_player, fresh_adapter
 from reflectrl.models.machine import keep_memory
 from reflectrl.models.memory import free_bytes, refuse_unless_fitting
-from reflectrl.models.proof import prove, tell
 from reflectrl.models.quantised import let_gradients_flow, quantisation
 from reflectrl.models.soundness import require_sound
 from reflectrl.models.sources import files_of, find_model
 from reflectrl.models.strangers import hushed, require_all_loaded, require_quick_patterns, within_weights
+from reflectrl.models.verification import verify, warn_once
+from reflectrl.models.verified_cache import verify_once
 
 CHAT = {"before": str, "after": str, "end": int}
 """Keys of the "chat" entry of a card, and their types."""
@@ -97,7 +97,7 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
         with _loading_adapter(folder, owner):
             peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=player, is_trainable=True)
             require_adapter_loaded(peft, folder, player)
-        adapted = prove(as_player(owner, peft, player), str(folder))
+        adapted = verify(as_player(owner, peft, player), str(folder))
         chat = chat_in(folder, adapted.tokenizer, adapted.base, config.chat)
         return _with_option_head(replace(adapted, heads=heads, chat=chat), option_head)
     owner = _load_backbone(source, config)
@@ -168,7 +168,7 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
         first.model.load_adapter(str(folder), adapter, is_trainable=True)
         require_adapter_loaded(first.model, folder, adapter)
     first = replace(first, tokenizer=tokenizer, backbone_tokenizer=_unless_same(backbone, tokenizer))
-    player = prove(as_player(first, first.model, adapter), str(folder))
+    player = verify(as_player(first, first.model, adapter), str(folder))
     return replace(player, chat=chat_in(folder, tokenizer, player.base, chat))
 
 
@@ -294,16 +294,18 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     context, precisions = _context(model.config, config, True), (config.mixed_precision, config.mixed_play)
     packed = config.backend != "plain"
     gpu = device.type == "cuda"
-    shortcuts = Shortcuts(packed, compiled=config.compile and packed, batched=device.type != "cpu", graphs=gpu)
-    lm = prove_once(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions, shortcuts), source)
-    if config.backend == "packed" and not lm.shortcuts.packed:
+    options = EngineOptions(packed, compiled=config.compile and packed, batched=device.type != "cpu", graphs=gpu)
+    lm = verify_once(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions, options), source)
+    if config.backend == "packed" and not lm.engine_options.packed:
         raise UserError(
             f"model {source!r} gives other numbers on the packed backend; set model.backend to auto or plain"
         )
-    if not lm.shortcuts.packed:
+    if not lm.engine_options.packed:
         return replace(lm, context=whole)
     if context < whole:
-        tell(lm, source, [f"it reads at most {context} tokens, its window; with model.backend=plain it reads {whole}"])
+        warn_once(
+            lm, source, [f"it reads at most {context} tokens, its window; with model.backend=plain it reads {whole}"]
+        )
     return lm
 
 
@@ -336,9 +338,12 @@ def refuse_kernels(source: str, **options: Any) -> None:
 
     def attentions(settings: Mapping[str, Any]) -> Iterator[str]:
         for key, value in settings.items():
-            if "attn_implementation" in key:
-                yield from map(str, value.values() if isinstance(value, Mapping) else [value])
-            elif isinstance(value, Mapping):
+            if not isinstance(value, Mapping):
+                if "attn_implementation" in key:
+                    yield str(value)
+            elif "attn_implementation" in key:  # one for each part of the model
+                yield from map(str, value.values())
+            else:
                 yield from attentions(value)
 
     for name in attentions(PretrainedConfig.get_config_dict(source, **options)[0]):
@@ -382,7 +387,8 @@ def _context(model: Any, config: ModelConfig, packed: bool) -> int:
     result would depend on the other rows of its batch.
     """
     shape = model.get_text_config()
-    limits = [getattr(shape, name, None) for name in (*POSITIONS, *(WINDOWS if packed else ()))]
+    names = (*POSITIONS, *WINDOWS) if packed else POSITIONS
+    limits = [getattr(shape, name, None) for name in names]
     rope = getattr(shape, "rope_parameters", None) or {}
     if packed and rope.get("rope_type") == "longrope":
         limits.append(rope.get("original_max_position_embeddings"))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, portions, remainders
+from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, chunks, remainders
 from reflectrl.models.text_scoring import Trie
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _passes(
     hidden_PD = backend.read(prompts, caches=caches)
     parts = [(i, part) for i, trie in enumerate(tries) for part in parts_of(trie, backend.pass_tokens)]
     ends: list[list[Tensor]] = [[] for _ in tries]
-    for chosen in portions([len(part.ids) for _, part in parts], backend.pass_tokens):
+    for chosen in chunks([len(part.ids) for _, part in parts], backend.pass_tokens):
         together = parts[chosen]
         blocks = [Block(part.ids, len(prompts[i]), (), part) for i, part in together]
         at = _ends([part for _, part in together], 0)
@@ -142,7 +142,7 @@ def parts_of(trie: Trie, most: int) -> list[Trie]:
     if len(trie.ids) <= most:
         return [trie]
     found = []
-    for part in portions([len(path) for path in trie.paths], most):
+    for part in chunks([len(path) for path in trie.paths], most):
         paths = trie.paths[part]
         nodes = sorted({node for path in paths for node in path})
         number = {node: i for i, node in enumerate(nodes)}

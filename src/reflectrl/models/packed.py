@@ -26,7 +26,7 @@ from reflectrl.models.graphs import DecodingGraphs, GraphDecoding
 from reflectrl.models.options import option_logits
 from reflectrl.models.plain import own_logits
 from reflectrl.models.rounding import compiles_by_shape, rounded, without_spare
-from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, apart, pack, portions, remainders
+from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, chunks, no_sharing, pack, remainders
 from reflectrl.models.text_scoring import text_logits
 
 if TYPE_CHECKING:
@@ -91,17 +91,17 @@ class PackedBackend:
     """Fast implementation of `backend.Backend`, where the methods are documented.
 
     Args:
-        lm: the player's model. `lm.shortcuts` selects the options of the engine.
+        lm: the player's model. `lm.engine_options` selects the options of the engine.
     """
 
     def __init__(self, lm: LanguageModel) -> None:
         self.lm, self.core, self.device, self.ends = lm, lm.core, lm.device, lm.ends
         self.walk: Walk | None = None
-        if lm.shortcuts.blocks:
-            self.walk = walk_of(lm.core, lm.shortcuts.compiled)
+        if lm.engine_options.blocks:
+            self.walk = walk_of(lm.core, lm.engine_options.compiled)
         self.pass_tokens = lm.pass_tokens
         self.graphs: DecodingGraphs | None = None
-        if lm.shortcuts.graphs and self.walk is not None:
+        if lm.engine_options.graphs and self.walk is not None:
             self.graphs = DecodingGraphs(self._forward, lambda: list(self.core.parameters()), self.device)
 
     def _forward(self, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
@@ -159,7 +159,7 @@ class PackedBackend:
         """Choose the implementation of attention for the blocks of a pass."""
         # A cache holds its keys in one piece, so with caches a call for each block copies nothing.
         is_small = caches is None and are_small(blocks, self.lm.hidden_size)
-        if not self.lm.shortcuts.batched and not is_small:
+        if not self.lm.engine_options.batched and not is_small:
             return BlockAttention(blocks, caches)
         if caches is None and share_nothing(blocks):
             return WholeAttention(blocks, self.device)
@@ -172,10 +172,10 @@ class PackedBackend:
         branching prompts need masks and copies of the keys that they see, in every layer.
         """
         packing = pack(prompts)
-        if self.lm.shortcuts.batched:
+        if self.lm.engine_options.batched:
             tokens, tokens_apart = sum(len(block.ids) for block in packing.blocks), sum(map(len, prompts))
             if tokens > tokens_apart * WORTH_SHARING:
-                return apart(prompts)
+                return no_sharing(prompts)
         return packing
 
     def read(
@@ -192,7 +192,7 @@ class PackedBackend:
             return self.encode(packing, at)
         new = [len(prompt) - cache.match(prompt, REUSE) for prompt, cache in zip(prompts, caches, strict=True)]
         ends = []
-        for rows in portions(new, self.pass_tokens):
+        for rows in chunks(new, self.pass_tokens):
             packing = remainders(prompts[rows], caches[rows])
             ends.append(self.encode(packing, packing.ends(), caches[rows]))
         return torch.cat(ends)
@@ -211,12 +211,12 @@ class PackedBackend:
         Prompts are sorted first, so that common prefixes fall into the same pass.
         """
         if caches is None and not isinstance(prompts, Packing):
-            pack_prompts = self.pack if share else apart
+            pack_prompts = self.pack if share else no_sharing
             if not torch.is_inference_mode_enabled():
                 return self.score(pack_prompts(prompts), candidates, scoring)
             order = sorted(range(len(prompts)), key=lambda i: prompts[i])
             rows, ends = [Tensor()] * len(prompts), [Tensor()] * len(prompts)
-            for part in portions([len(prompts[i]) for i in order], self.pass_tokens):
+            for part in chunks([len(prompts[i]) for i in order], self.pass_tokens):
                 packing = pack_prompts([prompts[i] for i in order[part]])
                 logits_PA, hidden_PD = self.score(packing, [candidates[i] for i in order[part]], scoring)
                 for i, row_A, end_D in zip(order[part], logits_PA, hidden_PD, strict=True):
@@ -234,7 +234,7 @@ class PackedBackend:
 
     def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
         """Compute logits of the tokens `rows` only, unless the model's own head must compute all of them."""
-        if self.lm.shortcuts.rows:
+        if self.lm.engine_options.rows:
             logits = head_logits(self.core, hidden_ND, rows)
             self.lm.counters.logits += logits.numel()
             return logits
@@ -245,7 +245,7 @@ class PackedBackend:
 
     def token_logits(self, hidden_RD: Tensor, where_E: Tensor, tokens_E: Tensor) -> Tensor:
         """Compute logits (E,) in float32 of the tokens `tokens_E` after the hidden states `hidden_RD[where_E]`."""
-        if not self.lm.shortcuts.rows:
+        if not self.lm.engine_options.rows:
             return self._own_logits(hidden_RD).float()[where_E, tokens_E]
         self.lm.counters.logits += len(tokens_E)
         return head_logits(self.core, hidden_RD[where_E], tokens_E, each=True)
@@ -313,7 +313,7 @@ class PackedBackend:
             recorded = self.graphs.begin(caches, room)
             if recorded is not None:
                 return recorded
-        return DecodingAttention(caches, room, self.device, self.lm.shortcuts.batched)
+        return DecodingAttention(caches, room, self.device, self.lm.engine_options.batched)
 
     def _draw(self, logits_NV: Tensor, rows: Sequence[_Row], draw: Draw) -> None:
         """Draw the next token of each row, and further tokens as long as the row's draft agrees with the draws.
@@ -323,7 +323,7 @@ class PackedBackend:
         """
         starts = [0, *accumulate(len(row.pending) for row in rows)]
         states, ahead = [], list[tuple[int, float]]()
-        if self.lm.shortcuts.batched:
+        if self.lm.engine_options.batched:
             states = [row.generator.bit_generator.state for row in rows]
             ahead = self._ahead(logits_NV, rows, draw)
         going, depth = list(range(len(rows))), 0

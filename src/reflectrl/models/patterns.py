@@ -87,22 +87,22 @@ def _repeats(around: Part, closed: Part | None, quantifier: str, mode: str) -> b
     return False
 
 
-def _end_of_class(pattern: str, place: int) -> int:
+def _end_of_class(pattern: str, index: int) -> int:
     """Find the bracket that closes a character class. Classes may be nested."""
     depth = 0
-    while place < len(pattern):
-        if pattern[place] == "\\":
-            place += 1
-        elif pattern[place] == "[":
+    while index < len(pattern):
+        if pattern[index] == "\\":
+            index += 1
+        elif pattern[index] == "[":
             depth += 1
-            opened = re.compile(r"\[\^?\]").match(pattern, place)  # a bracket that stands for itself comes first
-            place = opened.end() - 1 if opened else place
-        elif pattern[place] == "]":
+            opened = re.compile(r"\[\^?\]").match(pattern, index)  # a bracket that stands for itself comes first
+            index = opened.end() - 1 if opened else index
+        elif pattern[index] == "]":
             depth -= 1
             if depth == 0:
-                return place
-        place += 1
-    return place
+                return index
+        index += 1
+    return index
 
 
 def growth(tokenizer: Any) -> Iterator[float]:

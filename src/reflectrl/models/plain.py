@@ -1,7 +1,7 @@
 """The plain backend: Hugging Face's own forward pass, one sequence at a time, nothing shared and nothing kept.
 
 It is slow, and right for every architecture. The packed backend is compared with it when a model is loaded
-(`proof.py`). A model runs on the plain backend if the two differ, or if `model.backend` is "plain".
+(`verification.py`). A model runs on the plain backend if the two differ, or if `model.backend` is "plain".
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class PlainBackend:
     """Reference implementation of `backend.Backend`. KV caches and draft models are accepted and ignored.
 
     Args:
-        lm: the player's model. With `lm.shortcuts.cache`, the library's own KV cache is used while writing.
+        lm: the player's model. With `lm.engine_options.cache`, the library's own KV cache is used while writing.
     """
 
     def __init__(self, lm: LanguageModel) -> None:
@@ -104,7 +104,7 @@ class PlainBackend:
             return torch.stack([hidden_TD[-1] for hidden_TD in states])
         assert isinstance(prompts, Packing), "other tokens than the last are named by their places in a packing"
         # Prompts share tokens in a packing, so several rows here belong to one of its places. Any of them will do.
-        places = np.concatenate([prompts.places(i) for i in range(len(prompts))])
+        places = np.concatenate([prompts.token_indices(i) for i in range(len(prompts))])
         row_of = np.empty(places.max() + 1, dtype=np.int64)
         row_of[places] = np.arange(len(places))
         if at != "all":
@@ -177,7 +177,7 @@ class PlainBackend:
         for prompt, limit, generator in zip(prompts, limits, generators, strict=True):
             ids, logprobs, cache = list[int](), list[float](), None
             while len(ids) < limit:
-                if self.lm.shortcuts.cache:
+                if self.lm.engine_options.cache:
                     _, logits_TV, output = self.forward(ids[-1:] or prompt, use_cache=True, past_key_values=cache)
                     cache = output.past_key_values
                 else:

@@ -100,7 +100,7 @@ class LanguagePlayer(Generic[Key, Result]):
     def __init__(self, lm: LanguageModel, sampling: Sampling, memory: int, cache: int) -> None:
         self.lm, self.sampling, self.memory = lm, sampling, memory
         working = WORKING
-        if lm.shortcuts.batched:
+        if lm.engine_options.batched:
             working //= 3  # on GPUs, caches are copied into padded batches, which takes memory too
         self.activation_bytes = lm.activation_bytes
         self.backend, self.pool = lm.backend, KVCachePool(lm.token_bytes, cache, working)
@@ -147,7 +147,7 @@ class LanguagePlayer(Generic[Key, Result]):
         """Compute results, in as many calls as the memory for KV caches demands."""
         if not keys:
             return []
-        packed = self.keeps and self.lm.shortcuts.packed
+        packed = self.keeps and self.lm.engine_options.packed
         # A cache pays if the next prompt of the episode begins like this one, which a history makes likely.
         keeping = packed and self.pool.limit > 0
         growing = [keeping and bool(episode.observation.history) for episode in episodes]

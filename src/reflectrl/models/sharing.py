@@ -82,17 +82,27 @@ class Packing(Sequence[Ids]):
 
     def __getitem__(self, prompt: int) -> Ids:  # type: ignore[override]
         """Return the tokens of a prompt."""
-        return tuple(t for block, count in self.paths[prompt] for t in self.blocks[block].ids[:count])
+        tokens = list[int]()
+        for block, count in self.paths[prompt]:
+            tokens += self.blocks[block].ids[:count]
+        return tuple(tokens)
 
-    def places(self, prompt: int) -> np.ndarray:
+    def _starts(self) -> list[int]:
+        """Return the index of each block's first token in the concatenation of all blocks."""
+        return [*accumulate((len(block.ids) for block in self.blocks), initial=0)]
+
+    def token_indices(self, prompt: int) -> np.ndarray:
         """Return the index of each token of a prompt in the concatenation of all blocks."""
-        starts = [*accumulate((len(block.ids) for block in self.blocks), initial=0)]
+        starts = self._starts()
         return np.concatenate([starts[block] + np.arange(count) for block, count in self.paths[prompt]])
 
     def ends(self) -> list[int]:
         """Return the index of each prompt's last token in the concatenation of all blocks."""
-        starts = [*accumulate((len(block.ids) for block in self.blocks), initial=0)]
-        return [starts[path[-1][0]] + path[-1][1] - 1 for path in self.paths]
+        starts, indices = self._starts(), list[int]()
+        for path in self.paths:
+            block, count = path[-1]
+            indices.append(starts[block] + count - 1)
+        return indices
 
     def lengths(self) -> list[int]:
         """Return the length of each prompt in tokens, including tokens before its first block."""
@@ -103,7 +113,7 @@ class Packing(Sequence[Ids]):
         return found
 
 
-def apart(prompts: Sequence[Ids]) -> Packing:
+def no_sharing(prompts: Sequence[Ids]) -> Packing:
     """Put every prompt in a block of its own, so that nothing is shared. The reference for `pack`."""
     return Packing([Block(ids) for ids in prompts], [((i, len(ids)),) for i, ids in enumerate(prompts)])
 
@@ -115,8 +125,11 @@ def pack(prompts: Sequence[Ids], least: int = LEAST) -> Packing:
         least: shortest common prefix worth sharing.
     """
     packing = Packing(paths=[()] * len(prompts))
+    if not prompts:
+        return packing
     arrays = [np.asarray(ids) for ids in prompts]
-    waiting: list[tuple[list[int], int, tuple[Span, ...]]] = [([*range(len(prompts))], 0, ())] if prompts else []
+    # Groups of prompts that share their first `offset` tokens, which the spans of the context hold.
+    waiting: list[tuple[list[int], int, tuple[Span, ...]]] = [([*range(len(prompts))], 0, ())]
     while waiting:
         group, offset, context = waiting.pop()
         spine = max(group, key=lambda i: len(prompts[i]))
@@ -137,7 +150,7 @@ def pack(prompts: Sequence[Ids], least: int = LEAST) -> Packing:
     return packing
 
 
-def portions(sizes: Sequence[int], most: int) -> Iterator[slice]:
+def chunks(sizes: Sequence[int], most: int) -> Iterator[slice]:
     """Yield slices of rows in order. Each has at least one row, and as many as fit into a total size of `most`."""
     start = total = 0
     for row, size in enumerate(sizes):
@@ -292,7 +305,7 @@ class KVCachePool:
             growing: True for episodes whose prompts have a history. Nothing is kept of the others.
         """
         needs = [(count + ROUNDING) * self.token_bytes for count in tokens]
-        for rows in portions(needs, self.working):
+        for rows in chunks(needs, self.working):
             caches, passing = list[KVCache](), list[KVCache]()
             for episode, kept in zip(episodes[rows], growing[rows], strict=True):
                 cache = self._of.setdefault(episode, KVCache()) if kept else KVCache()

@@ -27,7 +27,7 @@ from reflectrl.core.config import Recipe
 
 if TYPE_CHECKING:  # these bring torch
     from reflectrl.runs.folder import Context
-    from reflectrl.runs.progress import Tick
+    from reflectrl.runs.progress import ProgressCallback
 
 Stage = Literal["teach", "sft", "rl", "eval", "report"]
 STAGES: tuple[Stage, ...] = ("teach", "sft", "rl", "eval", "report")
@@ -191,12 +191,12 @@ class Build:
     """An artifact in the making: what its builder gets beside its inputs.
 
     Attributes:
-        tick: receives progress, as numbers of what is done and of all, and a note.
+        progress: receives progress, as numbers of what is done and of all, and a note.
     """
 
     context: Context
     artifact: Artifact
-    tick: Tick
+    progress: ProgressCallback
 
     @property
     def recipe(self) -> Recipe:

@@ -17,7 +17,7 @@ from reflectrl.core.envs import make
 from reflectrl.core.episodes import read_episodes
 from reflectrl.core.terminal import printable_line
 from reflectrl.learn.online import after_imitation
-from reflectrl.learn.signal import luck_decides
+from reflectrl.learn.reward_check import luck_decides
 from reflectrl.runs.arms import Arm, base, imitation_of_wins, select_arms
 from reflectrl.runs.coach import Course, OwnWins, advice, course_of
 from reflectrl.runs.folder import RunFolder

@@ -20,7 +20,7 @@ from reflectrl.learn.validation import evenly
 from reflectrl.models.players import Policy
 from reflectrl.runs.arms import select_arms
 from reflectrl.runs.folder import RunFolder
-from reflectrl.runs.progress import Tick
+from reflectrl.runs.progress import ProgressCallback
 
 SAMPLES = 500
 """Number of made-up reflections for training a scratch tokenizer, before real ones exist."""
@@ -111,7 +111,9 @@ def check_log(recipe: Recipe, run: RunFolder) -> None:
 # ---- reflections from outcomes ---------------------------------------------------------------------------------------
 
 
-def write_outcomes(recipe: Recipe, episodes: Path, policy: Policy, out: Path, seed: int, tick: Tick) -> None:
+def write_outcomes(
+    recipe: Recipe, episodes: Path, policy: Policy, out: Path, seed: int, progress: ProgressCallback
+) -> None:
     """Try actions in the steps of a log, and write its episodes with reflections that name the winning actions.
 
     After each tried action, the policy plays to the end. An unfinished log is continued.
@@ -124,7 +126,7 @@ def write_outcomes(recipe: Recipe, episodes: Path, policy: Policy, out: Path, se
         for i, episode in islice(enumerate(taught), done, None):
             policy.clear_cache()  # a continued log computes in the same batches as an undisturbed one
             log.append(with_outcomes(episode, envs, policy, count, most, named_seed(seed, "outcomes", i)))
-            tick(i + 1, len(taught), "")
+            progress(i + 1, len(taught), "")
 
 
 def sample_outcomes(recipe: Recipe, path: Path) -> list[str]:

@@ -91,7 +91,7 @@ def evaluate_arm(
 
     The arguments are those of `stages.evaluation`.
     """
-    context, recipe, seed, name, tick = build.context, build.recipe, build.seed, build.name, build.tick
+    context, recipe, seed, name, progress = build.context, build.recipe, build.seed, build.name, build.progress
     env, timings = make(recipe.env), Timings()
     models = load_pair(recipe, seed, policy, reflector, arm, teaching)
     planned = list(evaluations(recipe, context.run, env, seed, name))
@@ -103,20 +103,20 @@ def evaluate_arm(
             fit_arm(recipe, context.run, name, seed, greedy, envs)
         for number, log in enumerate(planned):
             about = {"arm": name, "seed": seed, "split": log.split, "sampling": log.sampling, **origin}
-            start, count, work = time.perf_counter(), 0, Work(models)
+            start, count, stats = time.perf_counter(), 0, ComputeStats(models)
 
-            def players(temperature: float, work: Work = work) -> tuple[Player, Player | None]:
+            def players(temperature: float, stats: ComputeStats = stats) -> tuple[Player, Player | None]:
                 seats = build_players(recipe, context.run.path, name, arm, models, temperature)
-                return work.watch(calibrated(seats, calibration_of(recipe, context.run, name, seed)))
+                return stats.watch(calibrated(seats, calibration_of(recipe, context.run, name, seed)))
 
             for _ in _play(recipe, log, about, envs, players):
                 count += 1
-                tick(number, len(planned), f"{log.split} {log.stage} {log.sampling}, {count} episodes")
+                progress(number, len(planned), f"{log.split} {log.stage} {log.sampling}, {count} episodes")
             if count:
                 seconds = (time.perf_counter() - start) / count
                 shown = {key: about[key] for key in ("arm", "seed", "split", "sampling")}
-                timings.append({**shown, "stage": log.stage, "episodes": count, "seconds": seconds, **work.done()})
-            tick(number + 1, len(planned), f"{log.split} {log.stage} {log.sampling}")
+                timings.append({**shown, "stage": log.stage, "episodes": count, "seconds": seconds, **stats.done()})
+            progress(number + 1, len(planned), f"{log.split} {log.stage} {log.sampling}")
     return timings
 
 
@@ -270,7 +270,7 @@ def _job(task: Task, number: int, log: EvaluationLog, about: dict[str, Any]) -> 
     return Job(task, named_seed(*names, number), {**about, "repeat": number})
 
 
-class Work:
+class ComputeStats:
     """Counts what the models of an arm compute from now on, and how much their caches save."""
 
     def __init__(self, models: Models) -> None:

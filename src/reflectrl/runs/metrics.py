@@ -28,21 +28,21 @@ NOTED = ".sha256"
 """Ending of the file with the digest of a training's metrics. It is written when the training has ended."""
 
 
-class Listener(Protocol):
+class MetricsCallback(Protocol):
     """A callback that receives the metrics of a single training as they are logged."""
 
-    def heard(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
+    def on_metrics(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
         """Receive a line before it is written. Returns whether to stop or to roll back, and why."""
 
     def close(self) -> None:
         """Close the listener. Called when the training has ended, with or without an error."""
 
 
-Listen = Callable[[Path, Sequence[Mapping[str, Any]]], Listener]
+CallbackFactory = Callable[[Path, Sequence[Mapping[str, Any]]], MetricsCallback]
 """Function that is called when a training begins or continues, with the path of its metrics and the lines logged so
 far."""
 
-_listen: list[Listen] = []
+_listen: list[CallbackFactory] = []
 
 
 @contextmanager
@@ -89,8 +89,8 @@ class MetricsFile:
 
     def _verdict(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
         """Return the first listener's answer that has a reason."""
-        heard = [listener.heard(metrics) for listener in self._listeners]
-        return next((one for one in heard if one[1]), ("", ""))
+        answers = [listener.on_metrics(metrics) for listener in self._listeners]
+        return next((one for one in answers if one[1]), ("", ""))
 
     def __enter__(self) -> MetricsFile:
         return self

@@ -13,7 +13,7 @@ from rich.table import Column
 
 from reflectrl.core.terminal import harmless, printable_line
 
-Tick = Callable[[int, int, str], None]
+ProgressCallback = Callable[[int, int, str], None]
 """Function that is called with (done, total, note) while an artifact is made."""
 
 QUIET_SECONDS = 15.0
@@ -27,8 +27,8 @@ def silently(done: int, total: int, note: str) -> None:
     """Show nothing."""
 
 
-class Board:
-    """One progress bar per artifact that is being made. `tick` may be called as often as you like."""
+class ProgressBars:
+    """One progress bar per artifact that is being made. `update` may be called as often as you like."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -50,7 +50,7 @@ class Board:
             expand=True,
         )
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> ProgressBars:
         self._progress.start()
         self._streams.enter_context(harmless())  # what is printed meanwhile goes through rich, which would obey colours
         return self
@@ -61,7 +61,7 @@ class Board:
         self._streams.close()
         self._progress.stop()
 
-    def tick(self, artifact: str, done: int, total: int, note: str) -> None:
+    def update(self, artifact: str, done: int, total: int, note: str) -> None:
         """Show that `done` of `total` units of an artifact are finished."""
         name, note = printable_line(artifact), printable_line(note)
         if not self.console.is_terminal:

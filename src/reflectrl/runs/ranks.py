@@ -30,7 +30,7 @@ from reflectrl.core.terminal import printable_line
 from reflectrl.core.types import UserError
 from reflectrl.runs.artifact import Artifact, Graph
 from reflectrl.runs.folder import Context, RunFolder
-from reflectrl.runs.progress import Tick, silently
+from reflectrl.runs.progress import ProgressCallback, silently
 from reflectrl.runs.workers import Timings, make
 
 ARRIVAL = 900.0
@@ -91,13 +91,13 @@ class Ranks:
         except (RuntimeError, ValueError) as error:
             raise UserError(f"the processes of this launch do not find each other: {one_line(error)}") from error
 
-    def make(self, context: Context, artifact: Artifact, tick: Tick) -> Timings:
+    def make(self, context: Context, artifact: Artifact, progress: ProgressCallback) -> Timings:
         """Make an artifact, with all ranks together if its builder supports that. Called by the first rank."""
         if not artifact.maker.shared:
-            return make(context, artifact, tick)
+            return make(context, artifact, progress)
         self._say(artifact.key)
         with together(self.team):
-            return make(context, artifact, tick)
+            return make(context, artifact, progress)
 
     def lead(self, precision: str) -> None:
         """Tell the others what "auto" precision means in this run, before the first artifact."""

@@ -14,7 +14,7 @@ from reflectrl.runs import metrics
 from reflectrl.runs.artifact import STAGES, Artifact, Build, Graph
 from reflectrl.runs.folder import Context, RunFolder, acquire, folder_lock, unusable
 from reflectrl.runs.graph import kind_of, planned
-from reflectrl.runs.progress import Board, silently
+from reflectrl.runs.progress import ProgressBars, silently
 from reflectrl.runs.ranks import joined
 from reflectrl.runs.state import State
 from reflectrl.runs.workers import Workers, silence
@@ -40,7 +40,7 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
                 if ranks is not None:
                     ranks.lead(state.auto_precision)
                 context = context.with_precision(state.auto_precision)
-                with Board(console(120)) as board, Workers(context, board, ranks) as workers:
+                with ProgressBars(console(120)) as bars, Workers(context, bars, ranks) as workers:
                     run = _Run(context, graph, state, workers, recipe.plain())
                     for stage in STAGES[: STAGES.index(until) + 1]:
                         run.through(stage)
@@ -79,8 +79,8 @@ class _Run:
             metrics.collect(self.context.run)
         for artifact in self._of(stage):
             if artifact.always:
-                tick = partial(self.workers.board.tick, artifact.key)
-                self.workers.note_timings(Build(self.context, artifact, tick)() or [])
+                progress = partial(self.workers.bars.update, artifact.key)
+                self.workers.note_timings(Build(self.context, artifact, progress)() or [])
         self._note_complete(stage)
 
     def missing(self, stage: str) -> list[Artifact]:

@@ -32,7 +32,7 @@ def teacher_episodes(build: Build) -> None:
     from reflectrl.core.envs import make
     from reflectrl.core.episodes import EpisodeLog
     from reflectrl.core.teach import teach
-    from reflectrl.learn.signal import most_actions
+    from reflectrl.learn.reward_check import most_actions
     from reflectrl.models.labels import require_labels
     from reflectrl.runs.demonstrations import finished_lines, planned_demonstrations
     from reflectrl.runs.evaluation import is_labelled
@@ -50,7 +50,7 @@ def teacher_episodes(build: Build) -> None:
             if labelled:
                 require_labels(most_actions([episode]))
             log.append(episode)
-            build.tick(i + 1, len(planned), "")
+            build.progress(i + 1, len(planned), "")
 
 
 @teacher_episodes.continued_while
@@ -74,7 +74,7 @@ def random_episodes(build: Build) -> None:
     from reflectrl.core.envs.pool import pool_of
     from reflectrl.core.episodes import to_lines
     from reflectrl.learn.checkpoint import write_text
-    from reflectrl.learn.signal import doubt_about_success, most_actions, random_play, signal_of, ways_out
+    from reflectrl.learn.reward_check import doubt_about_success, most_actions, random_play, signal_of, ways_out
     from reflectrl.models.labels import require_labels
     from reflectrl.runs.evaluation import is_labelled
 
@@ -86,8 +86,8 @@ def random_episodes(build: Build) -> None:
             episodes += played
             if labelled:
                 require_labels(most_actions(played))
-            build.tick(len(episodes), max(len(tasks), len(episodes) + 1), "")
-    build.tick(len(episodes), len(episodes), "")
+            build.progress(len(episodes), max(len(tasks), len(episodes) + 1), "")
+    build.progress(len(episodes), len(episodes), "")
     signal = signal_of(episodes)
     # A bonus for novel states can teach where no reward comes, if there is more than one action to choose from.
     if signal.problem and not (recipe.rl.count_coef and signal.most > 1):
@@ -119,7 +119,7 @@ def scratch_model(build: Build, *, episodes: Path) -> None:
         contexts.append(save_scratch(folder, recipe.model, texts, choices, seed, recipe.play.reflection_tokens))
 
     write_folder(build.out, fill)
-    build.tick(1, 1, f"labels for {choices} actions, a context of {contexts[0]} tokens")
+    build.progress(1, 1, f"labels for {choices} actions, a context of {contexts[0]} tokens")
 
 
 @artifact("sft", "sft", CHECKPOINT, settings=(*PLAYED, "sft"), shared=True)
@@ -157,19 +157,19 @@ def fine_tuned(
     budget = recipe.sft_budget(player)
     kind = {"reflector": "sft_reflection", "policy": "sft_policy", "plain": "sft"}[player]
     last: dict[str, float] = {}  # the newest metrics, which tell later whether SFT stopped early
-    build.tick(0, budget.steps, "")
+    build.progress(0, budget.steps, "")
     shared = {"kind": kind, "seed": seed, "arm": None, "artifact": name}
     with MetricsFile(build.metrics, build.learner, shared) as log:
 
         def note(metrics: dict[str, float]) -> Any:
             verdict = log.write(metrics)
             last.update(metrics)
-            build.tick(int(metrics["step"]), budget.steps, f"evaluation loss {metrics['eval_loss']:.4f}")
+            build.progress(int(metrics["step"]), budget.steps, f"evaluation loss {metrics['eval_loss']:.4f}")
             return verdict
 
         train_sft(lm, rows[train], rows[validation], budget, named_seed(seed, name), note, build.learner)
     if last.get("step", budget.steps) < budget.steps:
-        build.tick(budget.steps, budget.steps, f"stopped early, after {last['step']:.0f}")
+        build.progress(budget.steps, budget.steps, f"stopped early, after {last['step']:.0f}")
     write_folder(build.out, lm.saver(artifact=name, seed=seed))
     drop_state(build.learner)
 
@@ -190,7 +190,7 @@ def outcome_episodes(build: Build, *, episodes: Path, plain: Path) -> None:
 
     recipe = build.recipe
     lm = load_model(plain, recipe.model, "policy", named_seed(build.seed, "plain"))
-    write_outcomes(recipe, episodes, make_policy(recipe, lm, Sampling(1.0)), build.out, build.seed, build.tick)
+    write_outcomes(recipe, episodes, make_policy(recipe, lm, Sampling(1.0)), build.out, build.seed, build.progress)
 
 
 @outcome_episodes.continued_while
@@ -219,7 +219,7 @@ def own_wins(build: Build) -> None:
     from reflectrl.core.episodes import to_lines
     from reflectrl.learn.checkpoint import write_text
     from reflectrl.learn.own_wins import find_wins
-    from reflectrl.learn.signal import luck_decides, random_play, signal_of
+    from reflectrl.learn.reward_check import luck_decides, random_play, signal_of
     from reflectrl.learn.validation import evenly
 
     recipe, make_env = build.recipe, partial(make, build.recipe.env)
@@ -237,12 +237,12 @@ def own_wins(build: Build) -> None:
             steps += taken
             if episodes:
                 wins.append(episodes)
-            build.tick(number, len(tasks), f"chance wins {chance:.0%}; {len(wins)} wins found in {steps:,} steps")
+            build.progress(number, len(tasks), f"chance wins {chance:.0%}; {len(wins)} wins found in {steps:,} steps")
         if number < len(tasks):  # its steps were spent before all tasks had their turn
             note = f"chance wins {chance:.0%}; {len(wins)} of {number} tasks won in {steps:,} steps, then it ended"
-            build.tick(number, number, note)
+            build.progress(number, number, note)
     if reason:
-        build.tick(1, 1, reason)
+        build.progress(1, 1, reason)
     held_out = trained = wins
     if len(wins) > 1:  # a single win has to serve for both
         held_out = wins[::5]
@@ -302,7 +302,7 @@ def imitated_wins(
     with MetricsFile(build.metrics, build.learner, shared) as log:
 
         def note(metrics: dict[str, float]) -> Any:
-            build.tick(int(metrics["step"]), steps, f"evaluation loss {metrics['eval_loss']:.4f}")
+            build.progress(int(metrics["step"]), steps, f"evaluation loss {metrics['eval_loss']:.4f}")
             return log.write(metrics)
 
         ended = "no wins to imitate"
@@ -311,7 +311,7 @@ def imitated_wins(
             settings = replace(recipe.sft, steps=steps)
             rows, rows_apart = examples(train, shown), examples(validation, shown_apart)
             train_sft(lm, rows, rows_apart, settings, named_seed(seed, name), note, build.learner)
-    build.tick(steps, steps, ended)
+    build.progress(steps, steps, ended)
     write_folder(build.out, lm.saver(artifact=name, seed=seed))
     drop_state(build.learner)
 

@@ -17,8 +17,8 @@ from reflectrl.core.episodes import drop_reflections, read_episodes, sft_policy,
 from reflectrl.core.episodes import sft as sft_plain
 from reflectrl.core.prompts import policy_prompt
 from reflectrl.learn.examples import Example, choice_examples, reflection_examples
+from reflectrl.learn.reward_check import most_actions
 from reflectrl.learn.rollouts import EpisodeRollouts
-from reflectrl.learn.signal import most_actions
 from reflectrl.learn.trainer import Log, Verdict
 from reflectrl.models.labels import candidates
 from reflectrl.models.load import LanguageModel
@@ -96,7 +96,7 @@ def metrics_log(build: Build, last: int) -> Iterator[Log]:
             done, of, limit = metrics["step"], last, build.recipe.rl.minutes
             if limit and "minutes" in metrics:
                 done, of = int(100 * min(1.0, metrics["minutes"] / limit)), 100
-            build.tick(done, of, progress_words(metrics))
+            build.progress(done, of, progress_words(metrics))
             return verdict
 
         yield note

@@ -27,7 +27,7 @@ from reflectrl.models.memory import out_of_memory_told
 from reflectrl.runs.artifact import Artifact, Build
 from reflectrl.runs.folder import Context
 from reflectrl.runs.metrics import listening
-from reflectrl.runs.progress import Board, Tick
+from reflectrl.runs.progress import ProgressBars, ProgressCallback
 
 if TYPE_CHECKING:
     from reflectrl.runs.ranks import Ranks
@@ -56,8 +56,8 @@ class Workers:
         ranks: the processes that make an artifact together, if there are several.
     """
 
-    def __init__(self, context: Context, board: Board, ranks: Ranks | None = None) -> None:
-        self.context, self.board = context, board
+    def __init__(self, context: Context, bars: ProgressBars, ranks: Ranks | None = None) -> None:
+        self.context, self.bars = context, bars
         self._make = make if ranks is None else ranks.make
         self._engine: Engine | None = None
 
@@ -74,7 +74,7 @@ class Workers:
             return
         for artifact in artifacts:
             begin(artifact)
-            self.note_timings(self._make(self.context, artifact, partial(self.board.tick, artifact.key)))
+            self.note_timings(self._make(self.context, artifact, partial(self.bars.update, artifact.key)))
             finish(artifact)
 
     def _side_by_side(self, waiting: list[Artifact], begin: Told, finish: Told) -> None:
@@ -89,7 +89,7 @@ class Workers:
                 waiting.remove(artifact)
             done, _ = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
             for told in engine.news():
-                self.board.tick(*told)
+                self.bars.update(*told)
             for future in done:
                 artifact = futures.pop(future)
                 self.note_timings(result_of(future))
@@ -155,14 +155,14 @@ def result_of(future: Future[Timings]) -> Timings:
         ) from error
 
 
-def make(context: Context, artifact: Artifact, tick: Tick) -> Timings:
+def make(context: Context, artifact: Artifact, progress: ProgressCallback) -> Timings:
     """Make one artifact in this process. Its randomness depends on its name, not on what was made before it."""
     if context.recipe.threads:
         torch.set_num_threads(context.recipe.threads)
     torch.manual_seed(named_seed(artifact.seed, artifact.kind, artifact.name))
     start, busy = time.perf_counter(), time.process_time()
     with listening(context), keeping(context.recipe.keep_states), out_of_memory_told():
-        timings = Build(context, artifact, tick)()
+        timings = Build(context, artifact, progress)()
     seconds = round(time.perf_counter() - start, 2)
     # A busy machine stretches seconds, but not those of the processor, so only these compare with another day's run.
     busy = round(time.process_time() - busy, 2)
@@ -188,14 +188,14 @@ def _tell(*news: Any) -> None:
     _news.put(news)
 
 
-def seldom(tick: Tick, seconds: float = 0.5) -> Tick:
-    """Return a `tick` that passes on at most one call per this many seconds, and always the last one."""
+def seldom(progress: ProgressCallback, seconds: float = 0.5) -> ProgressCallback:
+    """Return a `progress` that passes on at most one call per this many seconds, and always the last one."""
     said = 0.0
 
     def throttled(done: int, total: int, note: str) -> None:
         nonlocal said
         if done == total or time.monotonic() - said > seconds:
-            tick(done, total, note)
+            progress(done, total, note)
             said = time.monotonic()
 
     return throttled

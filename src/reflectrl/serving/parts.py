@@ -27,7 +27,7 @@ def _serve_rollouts() -> type:
 
 
 def _dagger() -> Any:
-    from reflectrl.serving.endpoints.growth import growth
+    from reflectrl.serving.endpoints.dagger_report import growth
 
     return growth
 

@@ -23,7 +23,7 @@ from reflectrl.methods.shared.offline.reference_cache import reference_logprobs
 from reflectrl.methods.shared.offline.transitions import StepFeatures, Transitions, step_features, transitions
 from reflectrl.methods.shared.offline.utterance_critic import cached_critic, fit_critic
 from reflectrl.models.players import Policy
-from reflectrl.models.sharing import apart
+from reflectrl.models.sharing import no_sharing
 from tests.methods.offline.texts import Text, texts
 
 Tiny = Callable[..., Any]
@@ -145,7 +145,7 @@ def test_features_stand_behind_the_prompt_and_behind_the_action(logged: Any, sco
             action = steps.steps.actions[i][int(steps.steps.labels_N[i])]
             label = steps.policy.answer(steps.steps.actions[i], 0, int(steps.steps.labels_N[i]))
             answer = label if scoring == "enumeration" else tuple(lm.encode(f" {action}"))
-            alone = lm.backend.read(apart([prompt, (*prompt, *answer)]))
+            alone = lm.backend.read(no_sharing([prompt, (*prompt, *answer)]))
             torch.testing.assert_close(found.states_ND[i], alone[0], atol=1e-5, rtol=1e-5)
             torch.testing.assert_close(found.actions_ND[i], alone[1], atol=1e-5, rtol=1e-5)
 

@@ -17,7 +17,7 @@ from reflectrl.learn.trainer import weights_of
 from reflectrl.methods.shared.buffer import END, TransitionBuffer
 from reflectrl.methods.shared.features import choice_table, read_states
 from reflectrl.models.players import Policy
-from reflectrl.models.sharing import apart
+from reflectrl.models.sharing import no_sharing
 
 Tiny = Callable[..., Any]
 
@@ -48,7 +48,7 @@ def test_features_stand_behind_the_prompt_and_behind_each_action(tiny: Tiny, pla
         for i, (prompt, actions) in enumerate(buffer.questions):
             for k, action in enumerate(actions):
                 answer = policy.candidates(actions).ids[k][:1] if scoring == "enumeration" else lm.encode(f" {action}")
-                alone = lm.backend.read(apart([prompt, (*prompt, *answer)]))
+                alone = lm.backend.read(no_sharing([prompt, (*prompt, *answer)]))
                 torch.testing.assert_close(buffer.states_SD[i], alone[0], atol=1e-5, rtol=1e-5)
                 torch.testing.assert_close(buffer.actions_SAD[i, k], alone[1], atol=1e-5, rtol=1e-5)
             logits, _ = policy.logits([prompt], [actions])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.types import Episode
-from reflectrl.learn.signal import random_play
+from reflectrl.learn.reward_check import random_play
 
 
 def random_episodes(make_env: Callable[[], TextEnv]) -> list[Episode]:

@@ -18,7 +18,7 @@ from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.examples.guess_number import GuessEnv
 from reflectrl.examples.key_door import KeyDoorEnv
-from reflectrl.learn.signal import signal_of
+from reflectrl.learn.reward_check import signal_of
 from reflectrl.tools.certify.certify import luck_in_steps
 from reflectrl.tools.certify.courses import Walk
 from reflectrl.tools.certify.degenerate import constant_players, played

@@ -36,7 +36,7 @@ GOOD = {
 def alarms(found: Sequence[dict[str, Any]], **settings: Any) -> list[tuple[int, str, str]]:
     """The step, verdict and reason of every alarm in these lines."""
     judge = Alarms(AlarmsConfig(**{"action": "stop", "patience": 3, **settings}), "training")
-    heard = [(i, *judge.heard({"step": i, **GOOD, **line})) for i, line in enumerate(found)]
+    heard = [(i, *judge.on_metrics({"step": i, **GOOD, **line})) for i, line in enumerate(found)]
     return [one for one in heard if one[2]]
 
 
@@ -76,10 +76,10 @@ class TestAlarms:
     def test_a_training_that_goes_on_is_judged_as_if_it_had_not_been_killed(self) -> None:
         history = [{"step": i, **GOOD, "entropy": 0.0} for i in range(8)]
         whole = Alarms(AlarmsConfig("roll-back", patience=3, roll_backs=1), "training")
-        heard = [whole.heard(line) for line in history]
+        heard = [whole.on_metrics(line) for line in history]
         for cut in range(8):
             rest = Alarms(AlarmsConfig("roll-back", patience=3, roll_backs=1), "training", history[:cut])
-            assert [rest.heard(line) for line in history[cut:]] == heard[cut:]
+            assert [rest.on_metrics(line) for line in history[cut:]] == heard[cut:]
 
 
 class TestAlarmsOfARun:

@@ -19,7 +19,7 @@ from reflectrl.core.envs.adapter import GymTextEnv
 from reflectrl.core.episodes import read_episodes
 from reflectrl.core.teach import RecordEpisodes
 from reflectrl.core.types import UserError
-from reflectrl.learn import signal
+from reflectrl.learn import reward_check
 from reflectrl.models.labels import MOST, candidates
 from reflectrl.tools.workbench import check_env
 from tests.command_line import refused
@@ -87,7 +87,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for rare reward no longer than a test may take."""
-    monkeypatch.setattr(signal, "RARE", 600)
+    monkeypatch.setattr(reward_check, "RARE", 600)
     monkeypatch.setattr(check_env, "EPISODES", 30)
 
 

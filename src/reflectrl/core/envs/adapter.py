@@ -13,7 +13,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from reflectrl.core.config import checked
 from reflectrl.core.envs.base import SPLITS, Outcome, TextEnv, require_known
-from reflectrl.core.envs.promises import is_finite
+from reflectrl.core.envs.contract import is_finite
 from reflectrl.core.plugins import look_here, one_line
 from reflectrl.core.types import Task, UserError
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 import gymnasium as gym
 import numpy as np
 
-from reflectrl.core.envs.promises import problem_of_observation, problem_of_outcome, problem_of_task, require_kept
+from reflectrl.core.envs.contract import problem_of_observation, problem_of_outcome, problem_of_task, require_kept
 from reflectrl.core.envs.teacher import Teacher
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.types import Observation, Outcome, Task, UserError, named_seed
@@ -191,7 +191,7 @@ class TextEnv(gym.Env[str, int], ABC):
         """Return the current observation, and set the size of the action space to the number of legal actions.
 
         Raises:
-            PromiseError: a hook returned something that no player can read or no log can hold. The message names
+            ContractError: a hook returned something that no player can read or no log can hold. The message names
                 environment and task.
         """
         history, state, actions = self.history(), self.state(), self.legal_actions()
@@ -216,7 +216,7 @@ class TextEnv(gym.Env[str, int], ABC):
             "success".
 
         Raises:
-            PromiseError: a hook returned something invalid.
+            ContractError: a hook returned something invalid.
         """
         super().reset(seed=seed)
         task = (options or {}).get("task")
@@ -244,7 +244,7 @@ class TextEnv(gym.Env[str, int], ABC):
         Raises:
             RuntimeError: the episode is over.
             ValueError: no legal action has this index.
-            PromiseError: a hook returned something invalid.
+            ContractError: a hook returned something invalid.
         """
         if self.done:
             raise RuntimeError("the episode is over; call reset()")

@@ -1,6 +1,6 @@
 """Environments for rollouts: in the player's own process or, if they are slow, in worker processes.
 
-At each tick, every worker gets one list of calls, and the answers are collected in order, so the workers run in
+At each step, every worker gets one list of calls, and the answers are collected in order, so the workers run in
 parallel. An environment's behaviour depends only on its task and seed, so it does not matter where it runs.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from reflectrl.core.envs.promises import (
+from reflectrl.core.envs.contract import (
     problem_of_advice,
     problem_of_preferences,
     problem_of_questions,

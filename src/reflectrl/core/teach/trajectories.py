@@ -15,7 +15,7 @@ import numpy as np
 
 from reflectrl.core.config import TeachConfig
 from reflectrl.core.envs.base import TextEnv
-from reflectrl.core.envs.promises import raised
+from reflectrl.core.envs.contract import raised
 from reflectrl.core.envs.teacher import ask, ask_preferences, ask_questions
 from reflectrl.core.types import Choice, Episode, Reflection, Step, StepLabel, Task, Turn, UserError, named_seed
 

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from reflectrl.learn.losses import restricted_log_softmax
 from reflectrl.models.players import Actions, Policy, Question
-from reflectrl.models.sharing import Ids, pack, portions
+from reflectrl.models.sharing import Ids, chunks, pack
 
 
 class StateFeatures(NamedTuple):
@@ -56,7 +56,7 @@ def passes(policy: Policy, questions: Sequence[Question]) -> Iterator[list[int]]
     """Split questions into forward passes of suitable size, in which neighbours have similar prompts."""
     order = sorted(range(len(questions)), key=lambda i: questions[i][0])
     sizes = [len(questions[i][0]) + len(questions[i][1]) for i in order]
-    return (order[rows] for rows in portions(sizes, policy.lm.pass_tokens))
+    return (order[rows] for rows in chunks(sizes, policy.lm.pass_tokens))
 
 
 def spoken(policy: Policy, actions: Actions, label: int) -> Ids:

@@ -46,14 +46,14 @@ class RayEngine:
         self.ray = connected()
         gpus = 1 if self.ray.cluster_resources().get("GPU", 0) else 0
         self._task = self.ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_make_on_ray)
-        self._board = self.ray.remote(num_cpus=0)(Board).remote()
+        self._inbox = self.ray.remote(num_cpus=0)(ProgressInbox).remote()
         self._threads = recipe.threads or torch.get_num_threads()
         self._refs: dict[Any, str] = {}
 
     def submit(self, context: Context, artifact: Artifact) -> Future[Timings]:
         """Make an artifact on the cluster. The future raises UserError if its workers were killed again and again."""
         context = replace(context, run=RunFolder(context.run.path.resolve()))
-        ref = self._task.remote(context, artifact, self._board, self._threads, str(Path.cwd()))
+        ref = self._task.remote(context, artifact, self._inbox, self._threads, str(Path.cwd()))
         self._refs[ref] = artifact.key
         answer: Future[Timings] = Future()
         ref.future().add_done_callback(partial(_settle, answer, artifact.key))
@@ -62,7 +62,7 @@ class RayEngine:
     def news(self) -> Iterable[News]:
         """Return the tasks' progress since the last call; [] if the machine that collects it is gone."""
         try:
-            told: list[News] = self.ray.get(self._board.take.remote(), timeout=5)
+            told: list[News] = self.ray.get(self._inbox.take.remote(), timeout=5)
         except self.ray.exceptions.RayError:
             return []
         return told
@@ -71,7 +71,7 @@ class RayEngine:
         """Stop the unfinished tasks."""
         for ref in self._refs:
             self.ray.cancel(ref, force=True)
-        self.ray.kill(self._board)
+        self.ray.kill(self._inbox)
 
     @staticmethod
     def env_worker(make_env: MakeEnv) -> Any:
@@ -81,7 +81,7 @@ class RayEngine:
         return RayWorker(make_env)
 
 
-class Board:
+class ProgressInbox:
     """An actor that keeps the tasks' progress until it is fetched."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Board:
 
 
 def _make_on_ray(
-    context: Context, artifact: Artifact, board: Any, threads: int, folder: str
+    context: Context, artifact: Artifact, inbox: Any, threads: int, folder: str
 ) -> tuple[Timings, BaseException | None]:
     """Make an artifact, in a worker. Errors are returned, because Ray would repeat the task or wrap the error."""
     silence()
@@ -106,7 +106,7 @@ def _make_on_ray(
     torch.set_num_threads(threads)
 
     def tell(done: int, total: int, note: str) -> None:
-        board.tell.remote((artifact.key, done, total, note))
+        inbox.tell.remote((artifact.key, done, total, note))
 
     try:
         return make(context, artifact, seldom(tell)), None

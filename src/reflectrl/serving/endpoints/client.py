@@ -87,11 +87,11 @@ class Endpoint:
         """Return the answer to one question; see `Ask` and `complete_all`."""
         return self.complete_all([Ask(messages, max_tokens, temperature, sample)])[0]
 
-    def complete_all(self, asks: Sequence[Ask], tick: Callable[[int], None] = lambda done: None) -> list[str]:
+    def complete_all(self, asks: Sequence[Ask], progress: Callable[[int], None] = lambda done: None) -> list[str]:
         """Return the server's answers (its first choices), in order; "" if the model said nothing.
 
         Args:
-            tick: receives the number of answered questions.
+            progress: receives the number of answered questions.
 
         Raises:
             UserError: a question has no usable answer after all tries, or the budget is spent. The message is one line
@@ -101,7 +101,7 @@ class Endpoint:
         found = [self.journal.answer(self.key(ask)) for ask in asks]
         if missing := [i for i, answer in enumerate(found) if answer is None]:
             done = len(asks) - len(missing)
-            answers = in_loop(self._all([asks[i] for i in missing], lambda count: tick(done + count)))
+            answers = in_loop(self._all([asks[i] for i in missing], lambda count: progress(done + count)))
             for i, answer in zip(missing, answers, strict=True):
                 found[i] = answer
         self.known += len(asks) - len(missing)
@@ -131,7 +131,7 @@ class Endpoint:
 
     # ---- in the loop -------------------------------------------------------------------------------------------------
 
-    async def _all(self, asks: Sequence[Ask], tick: Callable[[int], None]) -> list[str]:
+    async def _all(self, asks: Sequence[Ask], progress: Callable[[int], None]) -> list[str]:
         """Return all answers. After a failure, let everything under way end, then raise the first failure."""
         failures: list[BaseException] = []
         done = 0
@@ -147,7 +147,7 @@ class Endpoint:
                     failures.append(error)
                     return ""
             done += 1
-            tick(done)
+            progress(done)
             return answer
 
         answers = await asyncio.gather(*(answer_to(ask) for ask in asks))

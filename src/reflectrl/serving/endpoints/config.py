@@ -28,7 +28,7 @@ class EndpointConfig:
     Nothing is sent anywhere unless `base_url` names an address.
     """
 
-    stays_behind = True  # an exported agent uses no endpoint
+    not_exported = True  # an exported agent uses no endpoint
 
     base_url: Address = ""
     """Address of the API, such as "http://127.0.0.1:8000/v1". For Azure, the resource's address."""
@@ -123,7 +123,7 @@ def _problem_of(address: str) -> str | None:
 class TeacherConfig:
     """Settings of an endpoint as teacher (`teach.by = "endpoint"`, and the arm "dagger")."""
 
-    stays_behind = True
+    not_exported = True
     ask: Literal["walks", "explain", "log"] = "walks"
     """Task of the teacher. "walks": it plays whole episodes with reflections. "explain": the environment's expert
     plays, and the teacher reflects on each step, knowing the best action. "log": it adds reflections to the
@@ -159,7 +159,7 @@ class JudgeConfig:
     policy played of the same task (`rl.group`) ([endpoints.md](endpoints.md)).
     """
 
-    stays_behind = True
+    not_exported = True
     coef: NonNegative = 0.0
     """Reward, at its last step, of an episode that beats all others of its task. An episode that loses to all gets 0.
     With coef 0 no judge is asked. The reported reward never includes it.
@@ -228,7 +228,7 @@ class Players(FreeSection):
     arm ([endpoints.md](endpoints.md)).
     """
 
-    stays_behind = True
+    not_exported = True
     tables = PlayerConfig
 
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:

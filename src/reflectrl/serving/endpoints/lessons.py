@@ -25,7 +25,7 @@ from reflectrl.runs.artifact import Build, Source
 from reflectrl.runs.demonstrations import demonstrated, finished_lines
 from reflectrl.runs.folder import Context
 from reflectrl.runs.players import load_pair, make_policy, make_reflector
-from reflectrl.runs.progress import Tick
+from reflectrl.runs.progress import ProgressCallback
 from reflectrl.serving.endpoints.config import endpoint_settings, require_address, teacher_settings
 from reflectrl.serving.endpoints.contestants import asked_by
 from reflectrl.serving.endpoints.teacher import (
@@ -63,7 +63,7 @@ def write_teaching(build: Build) -> None:
         for start in range(done, len(planned), CHUNK):
             for episode in _taught(recipe, env, teacher, planned[start : start + CHUNK]):
                 log.append(episode)
-            build.tick(min(start + CHUNK, len(planned)), len(planned), _spent(teacher))
+            build.progress(min(start + CHUNK, len(planned)), len(planned), _spent(teacher))
     if not _teaches(path):
         aside = f" (what was rejected is in {teacher.rejected})" if teacher.rejected.exists() else ""
         raise UserError(
@@ -227,14 +227,14 @@ def write_walks(build: Build, name: str, earlier: Path, policy: Source, reflecto
     states = evenly(states, config.dagger_states or len(states))
     advice = student.advice if isinstance(student, Advised) else Advice()
     teacher = _teacher(build.context, f"{name}-seed{seed}") if endpoint else None
-    lessons = _lessons(teacher, episodes, states, advice, build.tick)
+    lessons = _lessons(teacher, episodes, states, advice, build.progress)
     labelled = _with_lessons(episodes, lessons, advice)
     write_text(build.out, to_lines(chain(read_episodes(earlier), labelled)))
 
 
 def _lessons(
     teacher: EndpointTeacher | None, episodes: Sequence[Episode], states: Sequence[tuple[int, int]], advice: Advice,
-    tick: Tick,
+    progress: ProgressCallback,
 ) -> dict[tuple[int, int], Lesson]:  # fmt: skip
     """Return the teacher's lesson for each of the states."""
     known = {(k, i): advice.get((episodes[k].task.id, episodes[k].seed, i)) for k, i in states}
@@ -249,7 +249,7 @@ def _lessons(
                 Question(seen, seen.actions[said.action] if said else None, None, (episodes[k].task.id, i))
             )
         found |= dict(zip(part, teacher.lessons(questions), strict=True))
-        tick(len(found), len(states), _spent(teacher))
+        progress(len(found), len(states), _spent(teacher))
     return found
 
 

@@ -56,7 +56,7 @@ class LocalModel:
         self.batch, self.journal = batch, Journal() if journal is None else journal
         self.lm = _loaded(source)
 
-    def complete_all(self, asks: Sequence[Ask], tick: Callable[[int], None] = lambda done: None) -> list[str]:
+    def complete_all(self, asks: Sequence[Ask], progress: Callable[[int], None] = lambda done: None) -> list[str]:
         """Return the answers, in order; see `Endpoint.complete_all`.
 
         Raises:
@@ -69,7 +69,7 @@ class LocalModel:
         for part in self._batches(left):
             self._answer(part)
             done += len(part)
-            tick(done)
+            progress(done)
         return [self.journal.answer(key) or "" for key in keys]
 
     def estimate(self, asks: Sequence[Ask]) -> Cost:

@@ -21,7 +21,7 @@ class RolloutsConfig:
     `servers` names an address.
     """
 
-    stays_behind = True  # an exported agent asks nobody
+    not_exported = True  # an exported agent asks nobody
 
     servers: Annotated[tuple[str, ...], NeedsTrust("address")] = ()
     """Base addresses of the servers' APIs, such as ["http://127.0.0.1:8000/v1"]. Requests go to them in turn. The

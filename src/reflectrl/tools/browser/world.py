@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from reflectrl.core.envs.base import TextEnv
-from reflectrl.core.envs.promises import raised
+from reflectrl.core.envs.contract import raised
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import Observation, Task, UserError, named_seed
 

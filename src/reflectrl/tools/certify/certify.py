@@ -13,7 +13,7 @@ from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import Episode, Task
-from reflectrl.learn.signal import Signal, luck_decides, random_play, signal_of
+from reflectrl.learn.reward_check import Signal, luck_decides, random_play, signal_of
 from reflectrl.learn.validation import evenly
 from reflectrl.tools.certify.budget import now
 from reflectrl.tools.certify.courses import Walk, course

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.types import Episode
-from reflectrl.learn.signal import Signal
+from reflectrl.learn.reward_check import Signal
 from reflectrl.tools.certify.budget import now
 from reflectrl.tools.certify.degenerate import Play, best_loop
 from reflectrl.tools.certify.graph import StateGraph

@@ -13,7 +13,7 @@ from reflectrl.core.plugins import names, resolve, suggestion
 from reflectrl.core.terminal import console
 from reflectrl.core.types import UserError
 
-Tick = Callable[[int, int, str], None]
+ProgressCallback = Callable[[int, int, str], None]
 """Function that is called with (done, total, what) during the work."""
 
 
@@ -45,9 +45,9 @@ def refuse_unknown(settings: Sequence[str], verb: type) -> None:
 
 
 @contextmanager
-def bar(name: str) -> Iterator[Tick]:
+def bar(name: str) -> Iterator[ProgressCallback]:
     """Show progress as a bar on a terminal, and as a plain line now and then elsewhere."""
-    from reflectrl.runs.progress import Board
+    from reflectrl.runs.progress import ProgressBars
 
-    with Board(console(120)) as board:
-        yield lambda done, total, note: board.tick(name, done, total or done, note)
+    with ProgressBars(console(120)) as bars:
+        yield lambda done, total, note: bars.update(name, done, total or done, note)

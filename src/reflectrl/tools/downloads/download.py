@@ -18,11 +18,11 @@ PIECE = 1 << 18
 SILENCE_SECONDS = 60.0
 """Seconds without a byte after which the connection counts as broken."""
 
-Tick = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Function that is called with the bytes so far, and their total, or 0 if the server does not give it."""
 
 
-def download(url: str, path: Path, tick: Tick = lambda done, total: None) -> None:
+def download(url: str, path: Path, progress: ProgressCallback = lambda done, total: None) -> None:
     """Fetch `url` to `path`. A file that exists is kept as it is.
 
     Until it is complete, the file is called `path` + ".part". A later call continues from its end, if the server
@@ -31,7 +31,7 @@ def download(url: str, path: Path, tick: Tick = lambda done, total: None) -> Non
     Args:
         url: an http or https address.
         path: file to write. Its folder must exist.
-        tick: called as the file grows.
+        progress: called as the file grows.
 
     Raises:
         UserError: the server cannot be reached or refuses, the connection broke, or the disk is full.
@@ -40,7 +40,7 @@ def download(url: str, path: Path, tick: Tick = lambda done, total: None) -> Non
         return
     part = path.with_name(path.name + ".part")
     try:
-        _fetch(url, part, tick)
+        _fetch(url, part, progress)
         with part.open("rb+") as file:
             os.fsync(file.fileno())
         part.replace(path)
@@ -51,7 +51,7 @@ def download(url: str, path: Path, tick: Tick = lambda done, total: None) -> Non
         raise UserError(f"{url}: {why}; the same command goes on from what is there") from error
 
 
-def _fetch(url: str, part: Path, tick: Tick) -> None:
+def _fetch(url: str, part: Path, progress: ProgressCallback) -> None:
     with _opened(url, part) as answer:
         sent = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range") or "")  # the range that we asked for
         begin = int(sent[1]) if answer.status == http.HTTPStatus.PARTIAL_CONTENT and sent else 0
@@ -63,7 +63,7 @@ def _fetch(url: str, part: Path, tick: Tick) -> None:
             while piece := answer.read(PIECE):
                 file.write(piece)
                 done += len(piece)
-                tick(done, total)
+                progress(done, total)
         if done < total:
             raise OSError(f"the connection ended after {done} of {total} bytes")
 

@@ -151,7 +151,7 @@ def _travelling(recipe: Recipe, arm: str, seed: int, merged: bool = False) -> Re
         model = replace(model, lora_rank=0, quantisation="none")
     sections = dict(recipe.sections)
     for name, section in recipe.sections.items():
-        if getattr(section, "stays_behind", False):
+        if getattr(section, "not_exported", False):
             sections[name] = plain.sections[name]
     return replace(recipe, arms=(arm,), seeds=(seed,), env=env, model=model, teach=plain.teach, sections=sections)
 

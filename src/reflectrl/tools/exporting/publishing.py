@@ -161,7 +161,7 @@ def _without_paths(recipe: Recipe) -> Recipe:
     model["source"] = model["source"] or "scratch"
     plain = Recipe()
     sections = {  # addresses of endpoints stay behind, as in an exported agent
-        name: plain.sections[name] if getattr(section, "stays_behind", False) else section
+        name: plain.sections[name] if getattr(section, "not_exported", False) else section
         for name, section in recipe.sections.items()
     }
     teach = replace(recipe.teach, log=())

@@ -46,7 +46,7 @@ class Alarms:
         for line in earlier:  # counts, bests and roll-backs are not saved: they follow from the lines
             self._judge(line)
 
-    def heard(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
+    def on_metrics(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
         """Return the recipe's reaction to this line, and the reason; ("", "") if nothing is wrong."""
         sign, why = self._judge(metrics)
         if not why:

@@ -9,12 +9,12 @@ from typing import Any
 from reflectrl.core.advice import install
 from reflectrl.core.types import UserError
 from reflectrl.runs.folder import Context
-from reflectrl.runs.metrics import Listen
+from reflectrl.runs.metrics import CallbackFactory
 from reflectrl.tools.watching.alarms import Alarms
 from reflectrl.tools.watching.config import AlarmsConfig, WatchConfig
 
 
-def listeners(context: Context) -> list[Listen]:
+def listeners(context: Context) -> list[CallbackFactory]:
     """Return the functions that open alarms and trackers for each training; [] if the recipe names none. An entry
     point.
 
@@ -24,7 +24,7 @@ def listeners(context: Context) -> list[Listen]:
     sections = context.recipe.sections
     alarms: AlarmsConfig = sections["alarms"]
     watch: WatchConfig = sections["watch"]
-    found: list[Listen] = []
+    found: list[CallbackFactory] = []
     if alarms.action != "off":
         found.append(lambda path, earlier: Alarms(alarms, path.stem, earlier))
     for name in watch.trackers:

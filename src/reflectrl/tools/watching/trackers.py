@@ -38,7 +38,7 @@ class Trackers:
         self.folder = path.parents[1] / FOLDER
         self._open: dict[str, GeneralTracker] = {}
 
-    def heard(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
+    def on_metrics(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
         """Log the metrics with each tracker, except for steps that it has already."""
         step = int(metrics["step"])
         for kind in self.config.trackers:

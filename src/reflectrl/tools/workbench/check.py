@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 from reflectrl.core.envs.base import SPLITS, Snapshot, TextEnv
-from reflectrl.core.envs.promises import PromiseError, problem_of_observation
+from reflectrl.core.envs.contract import ContractError, problem_of_observation
 from reflectrl.core.envs.teacher import ABILITIES, Teacher
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import Observation, Task, UserError, named_seed
@@ -75,7 +75,7 @@ def check_text_env(env_or_factory: TextEnv | Callable[[], TextEnv], *, episodes:
             _check_expert(env, stage, seed)
         _check_episode(_copier(env)(), copy(), env.tasks("train")[0], np.random.default_rng(seed), follow=0.0)
         _check_with_gymnasium(env)
-    except PromiseError as error:
+    except ContractError as error:
         raise EnvCheckError(error.promise) from error
     return env.teacher.abilities()
 

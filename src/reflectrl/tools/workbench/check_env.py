@@ -25,7 +25,7 @@ from reflectrl.runs.projects import env_section, project_recipe
 
 if TYPE_CHECKING:
     from reflectrl.core.envs.base import TextEnv
-    from reflectrl.learn.signal import Signal
+    from reflectrl.learn.reward_check import Signal
 
 EPISODES, BATCH = 200, 16
 """Number of episodes of random play, and how many of them run at the same time."""
@@ -84,7 +84,7 @@ def checked(section: dict[str, Any], recipe: Recipe) -> tuple[list[str], str]:
     """
     from reflectrl.core.envs import make
     from reflectrl.core.envs.base import SPLITS
-    from reflectrl.learn.signal import RARE, doubt_about_success, random_play, signal_of, ways_out
+    from reflectrl.learn.reward_check import RARE, doubt_about_success, random_play, signal_of, ways_out
     from reflectrl.models.labels import require_labels
     from reflectrl.tools.workbench.check import EnvCheckError, check_text_env
 

@@ -70,8 +70,8 @@ class ALFWorldData(Data):
             elif self.generate is not None:
                 from reflectrl.wings.alfworld.importing import generate_games
 
-                with bar("generate") as tick:
-                    generate_games(self.generate, self.seed, store, tick, self.replace)
+                with bar("generate") as progress:
+                    generate_games(self.generate, self.seed, store, progress, self.replace)
         except UserError:
             _clear(store)
             raise
@@ -96,8 +96,8 @@ class ALFWorldData(Data):
     def _import(self, sources: Sequence[Path], store: Path) -> Imported:
         from reflectrl.wings.alfworld.importing import import_games
 
-        with bar("import") as tick:
-            return import_games(sources, store, tick, self.replace)
+        with bar("import") as progress:
+            return import_games(sources, store, progress, self.replace)
 
     def _download(self, store: Path) -> Imported:
         from reflectrl.wings.alfworld.library import require_fillable
@@ -140,8 +140,8 @@ def _fetched(url: str, folder: Path) -> Path:
 
     archive = folder / _archive_name(url)
     print(f"downloading {url} to {archive}", flush=True)
-    with bar(url.rpartition("/")[2]) as tick:
-        download(url, archive, lambda done, total: tick(done >> 20, total >> 20, "MiB"))
+    with bar(url.rpartition("/")[2]) as progress:
+        download(url, archive, lambda done, total: progress(done >> 20, total >> 20, "MiB"))
     try:
         with open_sources([archive]):
             return archive

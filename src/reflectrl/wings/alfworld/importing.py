@@ -20,7 +20,7 @@ from reflectrl.wings.alfworld.planner import plan
 from reflectrl.wings.alfworld.reading import compile_game
 from reflectrl.wings.alfworld.sources import LAYOUT, PROBLEM, REFERENCE, TRAJECTORY, GamePath, Read, open_sources
 
-Tick = Callable[[int, int, str], None]
+ProgressCallback = Callable[[int, int, str], None]
 """Called with (done, total, what) as the work goes on."""
 
 UNREADABLE = (ValueError, OSError, EOFError, RuntimeError, BadZipFile, zlib.error)
@@ -49,7 +49,10 @@ class Imported:
 
 
 def import_games(
-    sources: Sequence[Path], store: Path, tick: Tick = lambda done, total, what: None, replace: bool = False
+    sources: Sequence[Path],
+    store: Path,
+    progress: ProgressCallback = lambda done, total, what: None,
+    replace: bool = False,
 ) -> Imported:
     """Compile the games of the official files into a store. Games of the same id are overwritten, others stay.
 
@@ -74,7 +77,7 @@ def import_games(
                 found.bad.append((f"{path.split}/{path.id}", " ".join(str(error).split()) or type(error).__name__))
             else:
                 found.games.setdefault(path.split, {})[path.id] = to_json(game)
-            tick(done, len(files), "games read")
+            progress(done, len(files), "games read")
     if not found.games:
         why = f"left out: {', '.join(found.skipped)}; expected {LAYOUT}"
         if found.bad:
@@ -120,7 +123,11 @@ def with_plan(game: Game) -> Game:
 
 
 def generate_games(
-    count: int, seed: int, store: Path, tick: Tick = lambda done, total, what: None, replace: bool = False
+    count: int,
+    seed: int,
+    store: Path,
+    progress: ProgressCallback = lambda done, total, what: None,
+    replace: bool = False,
 ) -> Imported:
     """Fill a store with generated games: `count` for training, a tenth of it for each other set.
 
@@ -136,6 +143,6 @@ def generate_games(
     for done, (split, number) in enumerate(every, 1):
         game_id, problem, trajectory = generate_game(named_seed("alfworld-generated", seed, split, number))
         found.games.setdefault(split, {})[game_id] = to_json(with_plan(compile_game(game_id, problem, trajectory)))
-        tick(done, len(every), "games made")
+        progress(done, len(every), "games made")
     fill(store, found.games, generated=f"{count} games for training, seed {seed}", replace=True)
     return found

@@ -20,7 +20,7 @@ from reflectrl.learn.steps import flatten, policy_pass
 from reflectrl.methods.shared.offline.config import OfflineConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy
-from reflectrl.models.sharing import Ids, portions
+from reflectrl.models.sharing import Ids, chunks
 
 
 class Completions(Protocol):
@@ -122,7 +122,7 @@ class Dataset:
         """Split the rows of `index` into chunks that suit a forward pass without gradients."""
         prompts, answers = self.completions.prompts, self.completions.answers
         sizes = [len(prompts[i]) + len(answers[i]) for i in index]
-        return (index[rows] for rows in portions(sizes, self.completions.lm.pass_tokens))
+        return (index[rows] for rows in chunks(sizes, self.completions.lm.pass_tokens))
 
 
 def step_dataset(policy: Policy, episodes: Sequence[Episode], config: OfflineConfig) -> Dataset:

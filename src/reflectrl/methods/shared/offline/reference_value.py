@@ -19,7 +19,7 @@ from reflectrl.learn.losses import explained_variance, value_loss
 from reflectrl.learn.trainer import Trainer
 from reflectrl.methods.shared.offline.config import OfflineConfig
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.sharing import Ids, pack, portions
+from reflectrl.models.sharing import Ids, chunks, pack
 
 HEADS, DROPOUT = 8, 0.1
 
@@ -116,7 +116,7 @@ def prompt_values(lm: LanguageModel, head: PromptValue, prompts: Sequence[Ids]) 
     head.eval()
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), prompts[i]))  # similar lengths: little padding
     values_P = torch.empty(len(prompts))
-    for rows in portions([len(prompts[i]) for i in order], lm.pass_tokens):
+    for rows in chunks([len(prompts[i]) for i in order], lm.pass_tokens):
         part = order[rows]
         values_P[part] = head(*prompt_states(lm, [prompts[i] for i in part])).float().cpu()
     return values_P
@@ -127,7 +127,7 @@ def prompt_states(lm: LanguageModel, prompts: Sequence[Ids]) -> tuple[Tensor, Te
     """Return hidden states (P, T, D) of the prompts' tokens, padded on the right, and a mask of real tokens (P, T)."""
     packing = pack(prompts)
     hidden_MD = lm.backend.read(packing, "all")
-    rows = [hidden_MD[torch.as_tensor(packing.places(i), device=lm.device)] for i in range(len(prompts))]
+    rows = [hidden_MD[torch.as_tensor(packing.token_indices(i), device=lm.device)] for i in range(len(prompts))]
     lengths_P = torch.tensor([len(row) for row in rows], device=lm.device)
     hidden_PTD = pad_sequence(rows, batch_first=True)
     return hidden_PTD, torch.arange(hidden_PTD.shape[1], device=lm.device)[None] < lengths_P[:, None]

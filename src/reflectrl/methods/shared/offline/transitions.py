@@ -41,7 +41,7 @@ def step_features(data: Dataset) -> StepFeatures:
     for part in data.chunks(sorted(range(len(data)), key=lambda i: prompts[i])):
         answers = [_answer(logged, i) for i in part]
         packing = pack([(*prompts[i], *answer)[-lm.context :] for i, answer in zip(part, answers, strict=True)])
-        spelled = [packing.places(k) for k in range(len(part))]
+        spelled = [packing.token_indices(k) for k in range(len(part))]
         before = [places[-1 - len(answer)] for places, answer in zip(spelled, answers, strict=True)]
         hidden_MD = lm.backend.read(packing, [*before, *(places[-1] for places in spelled)]).cpu()
         for k, i in enumerate(part):

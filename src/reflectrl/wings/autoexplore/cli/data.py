@@ -132,8 +132,10 @@ class AutoExploreData(Data):
             return
         from reflectrl.wings.autoexplore.making.make import make_questions
 
-        with bar("questions") as tick:
-            dropped = make_questions(store, self._writer(store), self.seed, self.split_by == "task", self.commits, tick)
+        with bar("questions") as progress:
+            dropped = make_questions(
+                store, self._writer(store), self.seed, self.split_by == "task", self.commits, progress
+            )
         _report("left out", dropped, "drafts")
 
     def _writer(self, store: Path) -> Writer:
@@ -180,6 +182,6 @@ def _put_in_place(made: Path, store: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _report(what: str, reasons: Counter[str], things: str) -> None:
+def _report(what: str, reasons: Counter[str], unit: str) -> None:
     for reason, count in reasons.most_common():
-        print(f"{what}: {count} {things}, {reason}")
+        print(f"{what}: {count} {unit}, {reason}")

@@ -53,13 +53,13 @@ def _get(wanted: Sequence[Pin], index: str, store: Path) -> dict[str, RepoEntry]
             missing.append(pin)
     if missing:
         print(f"getting {len(missing)} packages from {index}", flush=True)
-    with bar("packages") as tick:
+    with bar("packages") as progress:
         for done, pin in enumerate(missing, 1):
             try:
                 add_repositories(store, [_fetched(pin, index, store)])
             except NoSuchPackageError as error:
                 print(f"left out: {error}")
-            tick(done, len(missing), pin.package)
+            progress(done, len(missing), pin.package)
     known = entries(store)
     return {pin.package: known[pin.package] for pin in wanted if pin.package in known}
 

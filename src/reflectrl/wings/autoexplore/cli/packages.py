@@ -21,7 +21,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import reflectrl
 from reflectrl.core.types import UserError
-from reflectrl.tools.downloads.download import SILENCE_SECONDS, Tick, download
+from reflectrl.tools.downloads.download import SILENCE_SECONDS, ProgressCallback, download
 from reflectrl.wings.autoexplore.making.archives import ARCHIVES
 from reflectrl.wings.autoexplore.making.imported import plain_name
 from reflectrl.wings.autoexplore.making.repositories import Pin
@@ -74,14 +74,16 @@ def _configured() -> str:
     return ""
 
 
-def fetch(pin: Pin, index: str, folder: Path, tick: Tick = lambda done, total: None) -> tuple[Path, Pin]:
+def fetch(
+    pin: Pin, index: str, folder: Path, progress: ProgressCallback = lambda done, total: None
+) -> tuple[Path, Pin]:
     """Download a package's source distribution, or a wheel if there is none. An existing download is reused.
 
     Args:
         pin: wanted package. If it names no file, the file is chosen from the index.
         index: address of the index.
         folder: destination; an interrupted download is continued there.
-        tick: progress callback.
+        progress: progress callback.
 
     Returns:
         The archive, and the pin completed by the chosen version and file.
@@ -96,7 +98,7 @@ def fetch(pin: Pin, index: str, folder: Path, tick: Tick = lambda done, total: N
     version, sha256 = pin.version or _version(chosen.name), pin.sha256 or chosen.sha256
     taken = pin._replace(version=version, file=chosen.name, sha256=sha256)
     archive = folder / chosen.name
-    download(chosen.url, archive, tick)
+    download(chosen.url, archive, progress)
     return _verified(archive, taken), taken
 
 
@@ -139,23 +141,23 @@ def files_of(package: str, index: str) -> list[File]:
         raise UserError(f"{url}: the answer is no page of a package index ({error!r})") from error
 
 
-def _from_json(text: str, place: str) -> list[File]:
+def _from_json(text: str, page_url: str) -> list[File]:
     """Parse the JSON page of a package (PEP 691)."""
     rows: list[dict[str, Any]] = json.loads(text)["files"]
     return [
-        File(row["filename"], urljoin(place, row["url"]), row.get("hashes", {}).get("sha256", ""))
+        File(row["filename"], urljoin(page_url, row["url"]), row.get("hashes", {}).get("sha256", ""))
         for row in rows
         if not row.get("yanked")
     ]
 
 
-def _from_html(text: str, place: str) -> list[File]:
+def _from_html(text: str, page_url: str) -> list[File]:
     """Parse the HTML page of a package (PEP 503)."""
     page = _Links()
     page.feed(text)
     found = []
     for link in page.found:
-        url, fragment = urldefrag(urljoin(place, link))
+        url, fragment = urldefrag(urljoin(page_url, link))
         name = unquote(urlsplit(url).path.rpartition("/")[2])
         found.append(File(name, url, fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""))
     return found

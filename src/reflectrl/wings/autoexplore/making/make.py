@@ -18,7 +18,7 @@ from reflectrl.wings.autoexplore.repository import Repository
 
 Writer = Callable[[str, Repository, str], tuple[list[Question], Counter[str]]]
 """Function (name, repository, licence) → questions, and reason → number of refused drafts."""
-Tick = Callable[[int, int, str], None]
+ProgressCallback = Callable[[int, int, str], None]
 """Progress callback, called with (done, total, what)."""
 
 
@@ -28,7 +28,12 @@ def add_repositories(store: Path, repositories: Iterable[RepoEntry]) -> None:
 
 
 def make_questions(
-    store: Path, writer: Writer, seed: int, by_task: bool, commits: int, tick: Tick = lambda done, total, what: None
+    store: Path,
+    writer: Writer,
+    seed: int,
+    by_task: bool,
+    commits: int,
+    progress: ProgressCallback = lambda done, total, what: None,
 ) -> Counter[str]:
     """Write questions about every repository of the splits. Existing questions are replaced.
 
@@ -38,7 +43,7 @@ def make_questions(
         seed: seed of the split by task and the choice of commits.
         by_task: divide questions, rather than repositories, among the splits.
         commits: largest number of commits of each git clone to ask about, each in its parent commit's tree.
-        tick: progress callback.
+        progress: progress callback.
 
     Returns:
         Reason → number of refused drafts.
@@ -61,7 +66,7 @@ def make_questions(
             asked = commit_questions(entry, library.root(entry.name), store / "repos", commits, seed)
             trees += asked.trees
             found[entry.split] += asked.questions
-        tick(done, len(own), f"repositories asked about: {sum(map(len, found.values()))} questions")
+        progress(done, len(own), f"repositories asked about: {sum(map(len, found.values()))} questions")
     others = [entry for entry in library.repos.values() if not (entry.split in SPLITS and _is_tree(entry))]
     write_entries(store, [*others, *trees])
     if by_task:

@@ -54,8 +54,8 @@ class _Prepare(Data):
         store, paths = data_folder(self.family, self.store), [path for paths in self.from_ for path in paths]
         if paths:
             gate, family = Gate(self.skip_bad, ADVICE), FAMILIES[self.family]
-            with bar("prepare") as tick:
-                account = prepare(family, paths, store, gate, held_out=self.held_out, tick=tick, **self._more())
+            with bar("prepare") as progress:
+                account = prepare(family, paths, store, gate, held_out=self.held_out, progress=progress, **self._more())
         else:
             found = read_account(store, self.family)
             if found is None:

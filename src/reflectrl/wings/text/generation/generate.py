@@ -36,7 +36,7 @@ def write_completions(
     seed: int = 0,
     draws: int = 1,
     batch_size: int = 64,
-    tick: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Sample]:
     """Write `draws` completions for each prompt. Completions that the file already holds are not written again.
 
@@ -47,7 +47,7 @@ def write_completions(
         path: file to append to. It belongs to one model, sampling and seed.
         most_tokens: longest completion in tokens. A shorter completion ended with end-of-text.
         prompt_tokens: longest prompt in tokens. Longer prompts lose their beginning, as in training.
-        tick: progress callback; receives the number of completions so far and in total.
+        progress: progress callback; receives the number of completions so far and in total.
 
     Returns:
         The completions in the order of the prompts, with their log-probability under `sampling`. Their reward is NaN
@@ -62,7 +62,7 @@ def write_completions(
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         for start in range(0, len(left), batch_size):
-            tick(len(wanted) - len(left) + start, len(wanted))
+            progress(len(wanted) - len(left) + start, len(wanted))
             part = left[start : start + batch_size]
             generators = [np.random.default_rng(named_seed(seed, "completion", sample.id)) for sample in part]
             for sample, _, _ in write(lm, part, sampling, generators, most_tokens, prompt_tokens):
@@ -70,7 +70,7 @@ def write_completions(
                 row = {key: value for key, value in vars(sample).items() if key != "reward"}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
             file.flush()
-    tick(len(wanted), len(wanted))
+    progress(len(wanted), len(wanted))
     return [done[sample.id] for sample in wanted]
 
 

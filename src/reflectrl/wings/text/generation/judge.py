@@ -93,7 +93,7 @@ def judge(
     path: Path,
     threads: int = 4,
     max_tokens: int = 16,
-    tick: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
     begin: Callable[[Cost], None] = lambda cost: None,
 ) -> Wins:
     """Ask a judge to compare two models' completions of the same prompts.
@@ -102,7 +102,7 @@ def judge(
         path: file to which every verdict is appended. Questions with a verdict are not asked again.
         threads: questions per batch; verdicts are written after each batch.
         max_tokens: longest answer of the judge in tokens. A judge that reasons before it answers needs more.
-        tick: progress callback; receives the number of answers so far and in total.
+        progress: progress callback; receives the number of answers so far and in total.
         begin: receives, before the first question, an estimate of the largest total cost.
 
     Raises:
@@ -130,7 +130,7 @@ def judge(
                 row = {"key": question.key(name), "id": question.id, "order": question.order, "verdict": verdict}
                 file.write(json.dumps(row) + "\n")
                 file.flush()
-            tick(len(questions) - len(left) + min(start + threads, len(left)), len(questions))
+            progress(len(questions) - len(left) + min(start + threads, len(left)), len(questions))
     return count({(q.id, q.order): verdicts[q.key(name)] for q in questions})
 
 

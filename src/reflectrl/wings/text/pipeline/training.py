@@ -75,7 +75,7 @@ def write_data(build: Build, text: TextTask) -> None:
         if found[split]:
             samples = _labelled(text, found[split])
             write_samples(text.data(split), samples)
-            build.tick(len(samples), len(samples), f"{split} samples, mean reward {_mean(samples):.3f}")
+            build.progress(len(samples), len(samples), f"{split} samples, mean reward {_mean(samples):.3f}")
 
 
 def _source(text: TextTask, split: str) -> list[Sample]:
@@ -140,7 +140,7 @@ def make_reference(build: Build, text: TextTask, base: Source) -> None:
 
             def note(metrics: dict[str, float]) -> None:
                 file.write(metrics)
-                build.tick(int(metrics["step"]), steps, f"validation loss {metrics['eval_loss']:.3f}")
+                build.progress(int(metrics["step"]), steps, f"validation loss {metrics['eval_loss']:.3f}")
 
             sft = replace(recipe.sft, steps=steps)
             train_sft(lm, rows["train"], rows["validation"], sft, named_seed(seed, REFERENCE), note, build.learner)
@@ -164,7 +164,7 @@ def fit_values(build: Build, text: TextTask, reference: Path) -> None:
         def note(metrics: dict[str, float]) -> None:
             file.write(metrics)
             about = f"explained variance {metrics['explained_variance']:.2f}"
-            build.tick(int(metrics["step"]), offline_settings(text.recipe).value_epochs, about)
+            build.progress(int(metrics["step"]), offline_settings(text.recipe).value_epochs, about)
 
         sets = dict[tuple[str, ...], str]()
         for arm in reversed(text.offline):
@@ -340,7 +340,7 @@ def _note_progress(build: Build, file: MetricsFile, metrics: dict[str, float]) -
     total = max(int(metrics["steps"]), int(metrics["step"]))
     kind = "eval_reward" if "eval_reward" in metrics else "return"
     about = {"eval_reward": "validation reward", "return": "reward"}[kind]
-    build.tick(int(metrics["step"]), total, f"{about} {metrics[kind]:.3f}")
+    build.progress(int(metrics["step"]), total, f"{about} {metrics[kind]:.3f}")
     return verdict
 
 
@@ -348,7 +348,7 @@ def leave_out(build: Build, why: str) -> None:
     """Write the reason why an arm has nothing to learn from in place of its models."""
     write_left_out(build.out.with_name(last(build.name)), why)
     write_left_out(build.out, why)
-    build.tick(1, 1, f"left out: {why}")
+    build.progress(1, 1, f"left out: {why}")
     LOG.warning("reflectrl: the arm %s (seed %d) is left out: %s", build.name, build.seed, why)
 
 
@@ -392,7 +392,7 @@ def write_arm(build: Build, text: TextTask, best: Path, last: Path | None) -> No
         path = written_to(build.context.run.path, labels)
         written = completions(text, models[source], prompts, path, labels["sampling"], build.seed)
         about = f"completions of {labels['split']} prompts, {labels['sampling']} {labels['checkpoint']}"
-        build.tick(len(written), len(written), about.rstrip())
+        build.progress(len(written), len(written), about.rstrip())
 
 
 def unwritten(build: Build, text: TextTask) -> Iterator[tuple[dict[str, Any], list[Sample]]]:

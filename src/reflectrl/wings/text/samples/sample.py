@@ -118,14 +118,21 @@ def summary(samples: Samples) -> list[str]:
 
 def skipped_lines(what: str, skipped: Mapping[str, Skipped]) -> list[str]:
     """Return a line per reason for which rows were left out, with the first places."""
-    return [f"{what}: {one.count} rows, {reason} ({', '.join(one.first)})" for reason, one in skipped.items()]
+    lines = list[str]()
+    for reason, rows in skipped.items():
+        lines.append(f"{what}: {rows.count} rows, {reason} ({', '.join(rows.first)})")
+    return lines
 
 
 def _spread(values: Sequence[float]) -> str:
     """Format the smallest value, the median, the 95th percentile and the largest value."""
     ranked = sorted(values)
     places = (("least", 0.0), ("median", 0.5), ("95 %", 0.95), ("most", 1.0))
-    return ", ".join(f"{name} {ranked[round(share * (len(ranked) - 1))]:.6g}" for name, share in places)
+    parts = list[str]()
+    for name, share in places:
+        value = ranked[round(share * (len(ranked) - 1))]
+        parts.append(f"{name} {value:.6g}")
+    return ", ".join(parts)
 
 
 BOUNDS = "bounds"
@@ -138,8 +145,10 @@ LOGIT = "logit"
 
 def through_sigmoid(sample: Sample) -> Sample:
     """Return the sample with the sigmoid of its reward, which is a reward model's raw output."""
-    small = math.exp(-abs(sample.reward))
-    reward = (1 if sample.reward >= 0 else small) / (1 + small)
+    small = math.exp(-abs(sample.reward))  # the exponential of a large number would overflow
+    reward = small / (1 + small)
+    if sample.reward >= 0:
+        reward = 1 / (1 + small)
     return replace(sample, reward=reward, components={**sample.components, LOGIT: sample.reward})
 
 

@@ -20,7 +20,7 @@ from reflectrl.wings.text.samples.writing import LineFile, to_line
 
 ACCOUNT = "data.json"
 
-Tick = Callable[[int, int, str], None]
+ProgressCallback = Callable[[int, int, str], None]
 """Progress callback, called with (done, total, what)."""
 EVERY = 10_000
 """Number of records between two calls of the progress callback."""
@@ -115,7 +115,7 @@ def prepare(
     style: str = "",
     held_out: float = 0.05,
     sigmoid: bool = False,
-    tick: Tick = lambda done, total, what: None,
+    progress: ProgressCallback = lambda done, total, what: None,
 ) -> Account:
     """Write a family's samples into a store. Its old files are replaced only after all new files are complete.
 
@@ -144,7 +144,7 @@ def prepare(
     writer = _Writer(store, missing, held_out, sigmoid)
     try:
         with writer.stack:
-            for entry in _entries(family, sources, gate, style, tick):
+            for entry in _entries(family, sources, gate, style, progress):
                 writer.write(entry)
             account.files, account.ties, account.rewards = writer.counts(), writer.ties, writer.rewards
             account.left_out = {reason: asdict(skipped) for reason, skipped in gate.left_out.items()}
@@ -178,12 +178,14 @@ def _remove_outdated(store: Path, names: Iterable[str]) -> None:
                 (store / name).parent.rmdir()
 
 
-def _entries(family: Family, sources: Sequence[Source], gate: Gate, style: str, tick: Tick) -> Iterator[Entry]:
+def _entries(
+    family: Family, sources: Sequence[Source], gate: Gate, style: str, progress: ProgressCallback
+) -> Iterator[Entry]:
     """Yield the entries of all records. Bad records are refused or counted by `gate`."""
     for done, source in enumerate(sources):
         for k, (place, record) in enumerate(family.records(source), start=1):
             if k % EVERY == 1:
-                tick(done, len(sources), f"files; {k} records of {source.name}")
+                progress(done, len(sources), f"files; {k} records of {source.name}")
             try:
                 for entry in list(family.read(record, f"{source.name}:{k}", source, style)):
                     if isinstance(entry, LeftOutError):

@@ -19,7 +19,7 @@ from reflectrl.core.plugins import one_line
 from reflectrl.core.types import AuxiliaryQuestion, Outcome, Task, UserError
 
 
-class PromiseError(UserError):
+class ContractError(UserError):
     """Error for a hook of an environment that returned something invalid. Names environment, task and promise."""
 
     promise = ""
@@ -27,10 +27,10 @@ class PromiseError(UserError):
 
 
 def require_kept(env: object, task: object, problem: str | None) -> None:
-    """Raise `PromiseError` if there is a problem."""
+    """Raise `ContractError` if there is a problem."""
     if problem is not None:
         name = task.id if isinstance(task, Task) else task
-        error = PromiseError(f"environment {type(env).__name__} breaks a promise on task {name!r:.200}: {problem}")
+        error = ContractError(f"environment {type(env).__name__} breaks a promise on task {name!r:.200}: {problem}")
         error.promise = f"{problem} (task {name!r:.200})"
         raise error
 

@@ -26,7 +26,7 @@ from reflectrl.core.types import UserError, named_seed
 from reflectrl.models.backend import Candidates, Counters
 from reflectrl.models.forward import drops, walk_of
 from reflectrl.models.generation import DraftModel
-from reflectrl.models.lm import LanguageModel, Shortcuts
+from reflectrl.models.lm import EngineOptions, LanguageModel
 from reflectrl.models.machine import release_memory
 from reflectrl.models.memory import free_bytes
 from reflectrl.models.packed import PackedBackend
@@ -55,7 +55,7 @@ WRITTEN = 6
 """Number of tokens written after a prompt."""
 
 logger = logging.getLogger("reflectrl")
-told: set[str] = set()
+logged: set[str] = set()
 """Warnings that this process has logged already, without the models' names."""
 
 
@@ -63,57 +63,60 @@ HIDDEN, LOGITS = "hidden states", "logits"
 """Kinds of compared tensors, each with its own limit."""
 
 
-class Way(NamedTuple):
+class Candidate(NamedTuple):
     """Candidate configuration of the engine.
 
     Attributes:
-        shortcuts: the engine's options.
+        engine_options: its options.
         words: warning if this candidate is chosen; "" for none.
         attention: the library's attention implementation to set; "" leaves it unchanged.
     """
 
-    shortcuts: Shortcuts
+    engine_options: EngineOptions
     words: str = ""
     attention: str = ""
 
 
-def prove(lm: LanguageModel, name: str) -> LanguageModel:
-    """Return the same model with only those shortcuts that give the numbers of its own forward pass.
+def verify(lm: LanguageModel, name: str) -> LanguageModel:
+    """Return the same model with only those engine options that give the numbers of its own forward pass.
 
     Args:
-        lm: the model with the shortcuts to check. Without `packed`, only the plain backend is checked.
+        lm: the model with the engine options to check. Without `packed`, only the plain backend is checked.
 
     Raises:
         UserError: its own forward pass fails, or it is not a causal language model.
     """
-    shortcuts, said = find_shortcuts(lm, name)
-    tell(lm, name, said)
-    return replace(lm, shortcuts=shortcuts)
+    options, warnings = find_exact_options(lm, name)
+    warn_once(lm, name, warnings)
+    return replace(lm, engine_options=options)
 
 
-def find_shortcuts(lm: LanguageModel, name: str) -> tuple[Shortcuts, list[str]]:
-    """Return the shortcuts that give the model's own numbers, and warnings about the ones that do not.
+def find_exact_options(lm: LanguageModel, name: str) -> tuple[EngineOptions, list[str]]:
+    """Return the engine options that give the model's own numbers, and warnings about the ones that do not.
 
     Raises:
-        UserError: as `prove`.
+        UserError: as `verify`.
     """
-    heads = [Way(lm.shortcuts), Way(replace(lm.shortcuts, rows=False), "choices take the whole of its own head")]
+    heads = [
+        Candidate(lm.engine_options),
+        Candidate(replace(lm.engine_options, rows=False), "choices take the whole of its own head"),
+    ]
     with _in_float32(lm):
         trial = _Trial(replace(lm, counters=Counters()), name)
         with torch.inference_mode():
-            tried = trial.first_exact(trial.lm, heads, trial.try_head) if lm.shortcuts.packed else trial.lm
+            tried = trial.first_exact(trial.lm, heads, trial.try_head) if lm.engine_options.packed else trial.lm
             tried = trial.first_exact(tried, _bodies(tried), trial.try_body)
-    return tried.shortcuts, trial.said
+    return tried.engine_options, trial.warnings
 
 
-def tell(lm: LanguageModel, name: str, said: Sequence[str]) -> None:
+def warn_once(lm: LanguageModel, name: str, warnings: Sequence[str]) -> None:
     """Log which engine features are disabled for this model, once per process and message.
 
     A run loads models of the same family again and again.
     """
-    doubts = f"({lm.core.config.model_type}): {'; '.join(said)}"  # type: ignore[union-attr]
-    if said and doubts not in told:
-        told.add(doubts)
+    doubts = f"({lm.core.config.model_type}): {'; '.join(warnings)}"  # type: ignore[union-attr]
+    if warnings and doubts not in logged:
+        logged.add(doubts)
         logger.warning("reflectrl: model %s %s", name, doubts)
 
 
@@ -162,28 +165,60 @@ def _in_float64(lm: LanguageModel) -> Iterator[None]:
         release_memory()
 
 
-def _bodies(lm: LanguageModel) -> list[Way]:
-    """Return the candidate ways to run a model's layers, the fastest first."""
-    core: Any = lm.core
-    known, ways = lm.shortcuts, list[Way]()
-    attentions = dict.fromkeys(((known.batched, known.graphs), (known.batched, False), (False, False)))
-    for batched, graphs in attentions if known.packed else ():
-        walks = [(True, compiled) for compiled in dict.fromkeys((known.compiled, False))] if walk_of(core) else []
-        for blocks, compiled in (*walks, (False, False)):
+def _bodies(lm: LanguageModel) -> list[Candidate]:
+    """Return the candidates for running a model's layers, the fastest first."""
+    candidates = list[Candidate]()
+    if lm.engine_options.packed:
+        candidates += _packed_candidates(lm.engine_options, has_own_loop=walk_of(lm.core) is not None)
+    return candidates + _plain_candidates(lm, slower=bool(candidates))
+
+
+def _packed_candidates(wanted: EngineOptions, has_own_loop: bool) -> list[Candidate]:
+    """Return the wanted options, and then the packed backend with fewer and fewer of them.
+
+    Args:
+        has_own_loop: whether the engine has its own loop over the blocks of this family.
+    """
+    loops = [(False, False)]  # (blocks, compiled): the library's forward pass
+    if has_own_loop:
+        loops.insert(0, (True, False))
+        if wanted.compiled:
+            loops.insert(0, (True, True))
+    candidates = list[Candidate]()
+    for batched, graphs in dict.fromkeys(((wanted.batched, wanted.graphs), (wanted.batched, False), (False, False))):
+        for blocks, compiled in loops:
             if graphs and not blocks:
                 continue  # only the engine's own loop is recorded
-            slower = ["its layers are not compiled"] if known.compiled and not compiled else []
-            slower += ["its layers run through the library"] if walks and not blocks else []
-            slower += ["its prompts are attended one by one"] if known.batched and not batched else []
-            slower += ["its decoding passes are not recorded"] if walks and known.graphs and not graphs else []
-            shortcuts = replace(known, blocks=blocks, compiled=compiled, batched=batched, graphs=graphs)
-            ways.append(Way(shortcuts, ", ".join(slower)))
-    plain = replace(known, packed=False, compiled=False, graphs=False)
-    for shortcuts, kept in ((plain, ""), (replace(plain, cache=False), ", without a cache")):
-        for implementation in dict.fromkeys((str(core.config._attn_implementation), "eager")):
-            words = f"it runs step by step through its own forward pass{kept}, which is right but slower"
-            ways.append(Way(shortcuts, words if ways else "", implementation))
-    return ways
+            slower = list[str]()
+            if wanted.compiled and not compiled:
+                slower.append("its layers are not compiled")
+            if has_own_loop and not blocks:
+                slower.append("its layers run through the library")
+            if wanted.batched and not batched:
+                slower.append("its prompts are attended one by one")
+            if has_own_loop and wanted.graphs and not graphs:
+                slower.append("its decoding passes are not recorded")
+            options = replace(wanted, blocks=blocks, compiled=compiled, batched=batched, graphs=graphs)
+            candidates.append(Candidate(options, ", ".join(slower)))
+    return candidates
+
+
+def _plain_candidates(lm: LanguageModel, slower: bool) -> list[Candidate]:
+    """Return the plain backend with and without the library's cache, each with the model's own and eager attention.
+
+    Args:
+        slower: whether the packed backend was a candidate, so that the first of these needs a warning too.
+    """
+    core: Any = lm.core
+    cached = replace(lm.engine_options, packed=False, compiled=False, graphs=False)
+    candidates = list[Candidate]()
+    for options, without in ((cached, ""), (replace(cached, cache=False), ", without a cache")):
+        for attention in dict.fromkeys((str(core.config._attn_implementation), "eager")):
+            warning = ""
+            if slower or candidates:
+                warning = f"it runs step by step through its own forward pass{without}, which is right but slower"
+            candidates.append(Candidate(options, warning, attention))
+    return candidates
 
 
 class _Trial:
@@ -195,7 +230,7 @@ class _Trial:
         exact = lm.dtype == torch.float32 and getattr(self.core.config, "quantization_config", None) is None
         self.limits = dict.fromkeys((HIDDEN, LOGITS), FULL if exact else HALF)
         self.may_widen = exact
-        self.said: list[str] = []
+        self.warnings: list[str] = []
         self._known: dict[Ids, tuple[Tensor, Tensor]] = {}
         rows = min(len(lm.tokenizer), self.core.get_input_embeddings().weight.shape[0])  # type: ignore[operator]
         special = set(lm.tokenizer.all_special_ids)
@@ -244,7 +279,7 @@ class _Trial:
         return self._known[ids]
 
     def first_exact(
-        self, lm: LanguageModel, ways: Sequence[Way], check: Callable[[LanguageModel], None]
+        self, lm: LanguageModel, candidates: Sequence[Candidate], check: Callable[[LanguageModel], None]
     ) -> LanguageModel:
         """Return the model with the first candidate that passes `check`.
 
@@ -252,23 +287,23 @@ class _Trial:
             UserError: no candidate passes.
         """
         doubt = ""
-        for way in ways:
-            tried = replace(lm, shortcuts=way.shortcuts)
-            if way.attention:
-                self.core.set_attn_implementation(way.attention)
+        for candidate in candidates:
+            tried = replace(lm, engine_options=candidate.engine_options)
+            if candidate.attention:
+                self.core.set_attn_implementation(candidate.attention)
             try:
                 check(tried)
             except Exception as error:  # of any kind: the engine meets code that it was not written for
                 doubt = doubt or (str(error) if isinstance(error, UserError) else one_line(error))
                 continue
-            if way.words:
-                self.said.append(f"{way.words} ({doubt[:100]})" if doubt else way.words)
+            if candidate.words:
+                self.warnings.append(f"{candidate.words} ({doubt[:100]})" if doubt else candidate.words)
             return tried
         raise UserError(f"model {self.name!r}: its own forward pass gives varying numbers ({doubt[:200]})")
 
-    def require(self, what: str, found: Tensor, wanted: Tensor) -> None:
+    def require(self, what: str, actual: Tensor, expected: Tensor) -> None:
         """Raise UserError if logits or log-probabilities differ by more than rounding."""
-        if not self._is_rounding(distance := _distance(found, wanted)):
+        if not self._is_rounding(distance := _distance(actual, expected)):
             raise UserError(f"{what} differs by {distance:.2g}")
 
     def _is_rounding(self, distance: float, of: str = LOGITS) -> bool:
@@ -314,9 +349,9 @@ class _Trial:
         """Check everything that play and learning do with the layers."""
         self._try_packed(lm)
         # With dropout or checkpointing, learning uses the library's forward pass and play does not: check both.
-        apart = drops(self.core) or getattr(self.core, "recomputes", False)
-        if lm.shortcuts.packed and lm.shortcuts.blocks and apart:
-            self._try_packed(replace(lm, shortcuts=replace(lm.shortcuts, blocks=False)))
+        learns_otherwise = drops(self.core) or getattr(self.core, "recomputes", False)
+        if lm.engine_options.packed and lm.engine_options.blocks and learns_otherwise:
+            self._try_packed(replace(lm, engine_options=replace(lm.engine_options, blocks=False)))
         prompts = [self.long, self.branch]
         caches = [KVCache() for _ in prompts]
         lm.backend.read([prompt[: len(prompt) * 2 // 3] + self.tiny for prompt in prompts], caches=caches)
@@ -336,7 +371,7 @@ class _Trial:
         packing = pack(prompts)
         hidden_ND = lm.backend.read(packing, "all")
         for i, prompt in enumerate(prompts):
-            self._require_hidden("a packed prompt", hidden_ND[packing.places(i).tolist()], prompt)
+            self._require_hidden("a packed prompt", hidden_ND[packing.token_indices(i).tolist()], prompt)
 
     def _try_writing(self, lm: LanguageModel) -> None:
         prompts, draft_model = [self.branch, self.tiny], DraftModel()
@@ -372,7 +407,7 @@ def _farthest(found_TD: Tensor, wanted_TD: Tensor) -> float:
     return float(off_T.max())
 
 
-def _distance(found: Tensor, wanted: Tensor) -> float:
+def _distance(actual: Tensor, expected: Tensor) -> float:
     """Return the largest difference of logits, relative to 1 + their size; NaN if either tensor has a NaN."""
-    found, wanted = found.float(), wanted.float()
-    return float(((found - wanted).abs() / (1 + wanted.abs())).max())
+    actual, expected = actual.float(), expected.float()
+    return float(((actual - expected).abs() / (1 + expected.abs())).max())

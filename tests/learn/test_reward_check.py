@@ -9,8 +9,8 @@ import pytest
 
 from reflectrl.core.envs.base import Outcome, TextEnv
 from reflectrl.core.types import Episode, Task
-from reflectrl.learn import signal
-from reflectrl.learn.signal import random_play, signal_of
+from reflectrl.learn import reward_check
+from reflectrl.learn.reward_check import random_play, signal_of
 
 
 class Doors(TextEnv):
@@ -56,7 +56,7 @@ def test_the_figures_are_those_of_the_episodes() -> None:
 
 def test_few_tasks_are_played_again_with_other_luck() -> None:
     played = play(Doors(tasks=5), steps=10_000)
-    assert len(played) == signal.EPISODES
+    assert len(played) == reward_check.EPISODES
     assert len({episode.seed for episode in played}) == len(played)
     assert len({tuple(step.action for step in e.steps) for e in played if e.task.id == "train-0"}) > 1
 
@@ -72,14 +72,14 @@ def test_the_same_seed_gives_the_same_episodes_whatever_the_batch() -> None:
 
 
 def test_rare_reward_is_looked_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signal, "RARE", 3_000)
+    monkeypatch.setattr(reward_check, "RARE", 3_000)
     assert len(play(Doors("never", 100), 50, steps=300)) == 1_000
     rare = play(Doors("lll", 100), 1, steps=3)
     assert signal_of(rare).problem is None and signal_of(rare[:-1]).problem is not None
 
 
 def test_there_has_to_be_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signal, "RARE", 300)
+    monkeypatch.setattr(reward_check, "RARE", 300)
     found = signal_of(play(Doors("never", doors="l")))
     assert found.problem is not None and "nothing to choose" in found.problem
 
