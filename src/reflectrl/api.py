@@ -59,10 +59,10 @@ class Run:
         """
         path = self.folder / "results.json"
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: no results there yet; train with until='eval' or later") from error
-        return found
+        return results
 
 
 def train(
@@ -94,9 +94,9 @@ def train(
         recipe, note = with_learner(_recipe(env, settings, trust), settings)
         if note:
             warnings.warn(note, stacklevel=2)
-    place = Path("runs") / recipe.name if folder is None else Path(folder)
-    run_recipe(recipe, place, until)
-    return Run(place)
+    run_folder = Path("runs") / recipe.name if folder is None else Path(folder)
+    run_recipe(recipe, run_folder, until)
+    return Run(run_folder)
 
 
 def env_section(env: EnvLike) -> dict[str, Any]:
@@ -238,15 +238,17 @@ class Agent:
             UserError: there are no options, two are equal, they or the state do not fit the model's context, or
                 `defer_below` is given and the player knows no probabilities.
         """
-        given = state if isinstance(state, Observation) else Observation("", state, ())
-        options = tuple(options) or given.actions
+        observation = state if isinstance(state, Observation) else Observation("", state, ())
+        options = tuple(options) or observation.actions
         if not options or not all(option.strip() for option in options):
             raise UserError("an agent decides among options, and none may be missing or empty")
         if len(set(options)) < len(options):
             raise UserError(f"the option {next(o for o in options if options.count(o) > 1)!r:.60} is there twice")
-        nowhere = cast("TextEnv", None)  # trained players look at the observation alone
-        asked = Observation(given.history, given.state, options, given.carried if carries(self.reflector) else "")
-        live = LiveEpisode(nowhere, Task("", ""), 0, np.random.default_rng(named_seed(0, "decide")), asked)
+        no_env = cast("TextEnv", None)  # trained players look at the observation alone
+        with_options = Observation(
+            observation.history, observation.state, options, observation.carried if carries(self.reflector) else ""
+        )
+        live = LiveEpisode(no_env, Task("", ""), 0, np.random.default_rng(named_seed(0, "decide")), with_options)
         if self.reflector is not None:
             live.turns.append(self.reflector.turns([live])[0])
         [turn] = self.player.turns([live])
@@ -264,8 +266,8 @@ class Agent:
     def _continued(self, observation: Observation, reward: float) -> LiveEpisode:
         """Return the live episode at a new observation. The turns on the previous observation become a step."""
         if self._live is None:
-            nowhere = cast("TextEnv", None)  # trained players look at the observation alone
-            return LiveEpisode(nowhere, Task("", ""), 0, self._rng, observation)
+            no_env = cast("TextEnv", None)  # trained players look at the observation alone
+            return LiveEpisode(no_env, Task("", ""), 0, self._rng, observation)
         live = self._live
         turns: tuple[Turn, ...] = tuple(live.turns)
         live.steps.append(Step(live.observation, turns, turns[-1].choice or 0, reward))

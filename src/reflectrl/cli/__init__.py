@@ -103,8 +103,8 @@ def ending_in_order() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
         yield
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    previous_handler = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)

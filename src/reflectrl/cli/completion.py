@@ -94,8 +94,8 @@ def _bash(words: Mapping[str, Sequence[str]], zsh: bool) -> str:
 def _fish(words: Mapping[str, Sequence[str]]) -> str:
     lines = ["# Completion of reflectrl.", f'complete -c reflectrl -n __fish_use_subcommand -f -a "{" ".join(words)}"']
     for verbs, following in _grouped(words):
-        after = f"__fish_seen_subcommand_from {' '.join(verbs)}"
-        lines.append(f"complete -c reflectrl -n '{after}' -a \"{' '.join(following)}\"")
+        condition = f"__fish_seen_subcommand_from {' '.join(verbs)}"
+        lines.append(f"complete -c reflectrl -n '{condition}' -a \"{' '.join(following)}\"")
     return "\n".join(lines) + "\n"
 
 

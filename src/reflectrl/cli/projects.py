@@ -21,8 +21,8 @@ def folders() -> list[Path]:
 
 def recipes() -> dict[str, Path]:
     """Return every recipe that has a name, by name."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for folder in folders():
         for path in sorted(folder.glob("*.toml")):
-            found.setdefault(path.stem, path)
-    return found
+            paths.setdefault(path.stem, path)
+    return paths

@@ -84,14 +84,14 @@ class Run:
         options: list[Any] = [kind for kind in type(self).__mro__ if RunOption in kind.__bases__]
         for option in options:
             recipe = option.changed(self, recipe, folder)
-        if self.dry_run:  # whatever is wrong is told before a line is printed
+        if self.dry_run:  # errors are raised before anything is printed
             pipeline.require_known(recipe, trusted)
-            made = pipeline.graph_lines(recipe, folder)
+            artifact_lines = pipeline.graph_lines(recipe, folder)
             notes = [pipeline.precision_line(recipe, folder), *(check.note(recipe) for check in installed("checks"))]
             if not trusted:
                 notes.append(f"Not checked: what the code that {path} names takes; nobody has trusted that yet.")
             print(to_toml(recipe), end="")
-            print(f"\n# What the run makes in {folder}:", *made, sep="\n# ")
+            print(f"\n# What the run makes in {folder}:", *artifact_lines, sep="\n# ")
             for words in filter(None, notes):
                 print(f"\n# {words}")
             return
@@ -159,7 +159,7 @@ def looked_at(path: Path, settings: Sequence[str], trust: bool) -> tuple[Recipe,
     """Return a recipe that is printed, not run, and whether the code that it names may run."""
     try:
         return load_recipe(path, settings, trust), True
-    except UserError:  # what is wrong beside a lack of trust is told by reading it
+    except UserError:  # reading reports every error except a lack of trust
         return read_recipe(path, settings), False
 
 
@@ -177,12 +177,12 @@ def refuse_unknown_keys(settings: Sequence[str], verb: type) -> None:
             # A key without its section is a frequent slip: `--lr` for `--rl.lr`.
             complete = [f"--{name}" for name in dotted if name.endswith(f".{key}")]
             if complete:
-                near = f" (did you mean {' or '.join(complete)}?)"
+                hint = f" (did you mean {' or '.join(complete)}?)"
             else:
-                near = suggestion(option, [f"--{name}" for name in (*flags(verb), *sections, *dotted)])
-            if "did you mean" not in near:  # there are too many to list
-                near = "; `reflectrl list keys` says which there are"
-            raise UserError(f"unknown option {option!r}{near}")
+                hint = suggestion(option, [f"--{name}" for name in (*flags(verb), *sections, *dotted)])
+            if "did you mean" not in hint:  # there are too many to list
+                hint = "; `reflectrl list keys` says which there are"
+            raise UserError(f"unknown option {option!r}{hint}")
 
 
 def flags(verb: type) -> list[str]:
@@ -202,22 +202,22 @@ def find_recipe(word: str) -> Path:
     path = Path(word)
     if path.is_file() or path.suffix == ".toml":
         return path
-    known, project = recipes(), project_recipe(word)
+    recipe_paths, project = recipes(), project_recipe(word)
     # A run folder has a recipe, too, so it would pass for a project, and the run would begin anew in another folder.
-    if word not in known and (path / "recipe.toml").is_file() and (path / "state.json").is_file():
+    if word not in recipe_paths and (path / "recipe.toml").is_file() and (path / "state.json").is_file():
         raise UserError(f"{word} is a run folder; give its recipe, {path / 'recipe.toml'}, and --folder {word}")
-    if word not in known and project is not None:
+    if word not in recipe_paths and project is not None:
         return project
-    if word not in known:
-        near = suggestion(word, [*known, *projects()])
-        raise UserError(f"unknown recipe {word!r}{near}; give a name, the path of a TOML file, or a project's folder")
-    return known[word]
+    if word not in recipe_paths:
+        hint = suggestion(word, [*recipe_paths, *projects()])
+        raise UserError(f"unknown recipe {word!r}{hint}; give a name, the path of a TOML file, or a project's folder")
+    return recipe_paths[word]
 
 
 def summary(path: Path) -> str:
     """Return the first comment of a recipe, or ""."""
     with path.open(encoding="utf-8", errors="replace") as file:
-        first = file.readline().strip()
-    if not first.startswith("#"):
+        first_line = file.readline().strip()
+    if not first_line.startswith("#"):
         return ""
-    return first.removeprefix("#").strip()
+    return first_line.removeprefix("#").strip()

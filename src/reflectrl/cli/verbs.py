@@ -59,9 +59,9 @@ def purposes(verbs_by_name: Mapping[str, type]) -> str:
     """Return the installed verbs by what people want to do, a line for each purpose, for the help."""
     lines, installed = list[str](), list(verbs_by_name)  # a list, since asking the mapping would import each verb
     for purpose, verbs in PURPOSES.items():
-        there = [verb for verb in verbs if verb in installed]
-        if there:
-            lines.append(f"To {purpose}: {', '.join(there)}.")
+        available = [verb for verb in verbs if verb in installed]
+        if available:
+            lines.append(f"To {purpose}: {', '.join(available)}.")
     return "\n\n".join(lines)
 
 

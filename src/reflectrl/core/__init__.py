@@ -1,1 +1,1 @@
-"""The words everything else uses: tasks, episodes, environments, prompts, players, recipes."""
+"""The types and functions that all other packages use: tasks, episodes, environments, prompts, players, recipes."""

@@ -1,4 +1,4 @@
-"""Calibration of probabilities: are choices right as often as they are said to be?
+"""Calibration of probabilities: whether choices are right as often as their probabilities say.
 
 A *decision* is a choice with the probability that the player gave to it (its confidence), and the fact whether the
 choice was right. Over many decisions, a calibrated player is right in 80 % of those with confidence 0.8.
@@ -100,13 +100,15 @@ class Bin:
 def reliability(decisions: Sequence[Decision], bins: int = BINS) -> list[Bin]:
     """Sort decisions by confidence into bins of equal size (sizes differ by at most 1). Empty bins are left out."""
     ordered = sorted(decisions, key=lambda decision: decision.confidence)
-    found = []
+    filled_bins = []
     for part in np.array_split(np.arange(len(ordered)), bins):
-        chosen = [ordered[i] for i in part]
-        if chosen:
-            confidence = float(np.mean([decision.confidence for decision in chosen]))
-            found.append(Bin(len(chosen), confidence, float(np.mean([decision.correct for decision in chosen]))))
-    return found
+        members = [ordered[i] for i in part]
+        if members:
+            confidence = float(np.mean([decision.confidence for decision in members]))
+            filled_bins.append(
+                Bin(len(members), confidence, float(np.mean([decision.correct for decision in members])))
+            )
+    return filled_bins
 
 
 def expected_calibration_error(bins: Sequence[Bin]) -> float:
@@ -114,8 +116,8 @@ def expected_calibration_error(bins: Sequence[Bin]) -> float:
 
     With equally many decisions per bin, no bin's accuracy rests on a handful of decisions.
     """
-    total = sum(one.count for one in bins)
-    return sum(one.count * abs(one.confidence - one.accuracy) for one in bins) / total
+    total = sum(bin_.count for bin_ in bins)
+    return sum(bin_.count * abs(bin_.confidence - bin_.accuracy) for bin_ in bins) / total
 
 
 def brier_score(decisions: Sequence[Decision]) -> float:
@@ -137,7 +139,7 @@ def calibration_row(decisions: Sequence[Decision], judge: str) -> dict[str, Any]
         "brier": brier_score(decisions),
         "decisions": len(decisions),
         "judge": judge,
-        "reliability": [[one.count, one.confidence, one.accuracy] for one in bins],
+        "reliability": [[bin_.count, bin_.confidence, bin_.accuracy] for bin_ in bins],
     }
 
 
@@ -151,14 +153,14 @@ def fit(probabilities: Sequence[Sequence[float]], best: Sequence[Sequence[int]])
     temperature = fit_temperature(probabilities, best)
     scaled = Calibration(temperature)
     logp, others, correct = list[float](), list[float](), list[bool]()
-    for probs, chosen in zip(probabilities, best, strict=True):
-        if len(probs) > 1 and chosen:
+    for probs, right_options in zip(probabilities, best, strict=True):
+        if len(probs) > 1 and right_options:
             logp_A = scaled.logp(np.log(np.maximum(probs, FLOOR)))
             choice = int(np.argmax(logp_A))
             of_choice, of_others = _choice_and_others(logp_A, choice)
             logp.append(of_choice)
             others.append(of_others)
-            correct.append(choice in chosen)
+            correct.append(choice in right_options)
     return Calibration(temperature, _fit_beta(np.array(logp), np.array(others), np.array(correct, bool)))
 
 
@@ -178,8 +180,8 @@ def _fit_beta(logp_N: np.ndarray, others_N: np.ndarray, correct_N: np.ndarray) -
         return float(np.logaddexp(0.0, -sign_N * log_odds_N).sum() + ((beta - UNCHANGED) ** 2).sum() / 2)
 
     # With a and b at least 0, a more probable choice stays the more probable one.
-    found = minimize(loss, np.array(UNCHANGED), method="L-BFGS-B", bounds=[(0.0, None), (0.0, None), (None, None)])
-    a, b, c = found.x
+    optimum = minimize(loss, np.array(UNCHANGED), method="L-BFGS-B", bounds=[(0.0, None), (0.0, None), (None, None)])
+    a, b, c = optimum.x
     return float(a), float(b), float(c)
 
 
@@ -199,10 +201,10 @@ def fit_temperature(probabilities: Iterable[Sequence[float]], best: Iterable[Seq
     from scipy.optimize import minimize_scalar  # slow to import, and needed after training only
 
     logp, right = list[np.ndarray](), list[np.ndarray]()
-    for probs, chosen in zip(probabilities, best, strict=True):
-        if len(probs) > 1 and chosen:
+    for probs, right_options in zip(probabilities, best, strict=True):
+        if len(probs) > 1 and right_options:
             logp.append(np.log(np.maximum(probs, FLOOR)))
-            right.append(np.isin(np.arange(len(probs)), list(chosen)))
+            right.append(np.isin(np.arange(len(probs)), list(right_options)))
     if not logp:
         return 1.0
 
@@ -213,5 +215,5 @@ def fit_temperature(probabilities: Iterable[Sequence[float]], best: Iterable[Seq
             total += np.logaddexp.reduce(scaled_A) - np.logaddexp.reduce(scaled_A[right_A])
         return float(total)
 
-    found = minimize_scalar(nll, bounds=(np.log(COLDEST), np.log(HOTTEST)), method="bounded", options={"xatol": 1e-4})
-    return float(np.exp(found.x))
+    optimum = minimize_scalar(nll, bounds=(np.log(COLDEST), np.log(HOTTEST)), method="bounded", options={"xatol": 1e-4})
+    return float(np.exp(optimum.x))

@@ -28,10 +28,10 @@ SEAL = f',"{CHECKSUM}":"' + '{:08x}"}}'
 
 def write_digests(folder: Path) -> None:
     """Write `digests.json`, the SHA-256 of every file beside it, into a folder and each folder below."""
-    for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
-        found = {path.name: _sha256(path) for path in sorted(place.iterdir()) if path.is_file()}
-        if found:
-            (place / DIGESTS).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for directory in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        digests = {path.name: _sha256(path) for path in sorted(directory.iterdir()) if path.is_file()}
+        if digests:
+            (directory / DIGESTS).write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")
 
 
 def damage(folder: Path) -> str | None:
@@ -47,17 +47,17 @@ def damage(folder: Path) -> str | None:
     if not path.is_file():
         return None
     try:
-        noted = dict(json.loads(path.read_text(encoding="utf-8")))
+        expected = dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError):
-        noted = {}
-    if not noted:
+        expected = {}
+    if not expected:
         return f"{path} is damaged"
-    for name, digest in noted.items():
+    for name, digest in expected.items():
         file = folder / name
         if not file.is_file():
             return f"{file} is missing"
-        now = file.stat()
-        if _cached_sha256(file.resolve(), now.st_mtime_ns, now.st_size) != digest:
+        status = file.stat()
+        if _cached_sha256(file.resolve(), status.st_mtime_ns, status.st_size) != digest:
             return f"{file} is not what was written there"
     return None
 
@@ -84,8 +84,8 @@ def _cached_sha256(path: Path, modified: int, size: int) -> str:
 def digest_of(path: Path) -> str:
     """Return the SHA-256 of a user's file. Raise UserError if it cannot be read."""
     try:
-        now = path.stat()
-        return _cached_sha256(path.resolve(), now.st_mtime_ns, now.st_size)
+        status = path.stat()
+        return _cached_sha256(path.resolve(), status.st_mtime_ns, status.st_size)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
 
@@ -111,10 +111,10 @@ def unseal(line: str) -> str:
     """
     start = len(line) - len(SEAL.format(0))
     text = f"{line[:start]}}}"
-    whole = seal(text)
-    if line == whole:
+    sealed = seal(text)
+    if line == sealed:
         return text
     # The line has a checksum's key, or the right number after a damaged key: so it was sealed, and has changed.
-    if line[start:].startswith(SEAL.partition("{")[0]) or line[-11:] == whole[-11:]:
+    if line[start:].startswith(SEAL.partition("{")[0]) or line[-11:] == sealed[-11:]:
         raise ValueError("the line is not what was written there (its checksum differs)")
     return line

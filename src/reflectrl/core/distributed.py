@@ -146,11 +146,11 @@ class Team:
 
         gathered = self.gather((dict(metrics), [p.grad is not None for p in parameters]))
         used = [any(flags) for flags in zip(*(flags for _, flags in gathered), strict=True)]
-        waiting = [p for p, is_used in zip(parameters, used, strict=True) if is_used]
-        for p in waiting:
+        used_parameters = [p for p, is_used in zip(parameters, used, strict=True) if is_used]
+        for p in used_parameters:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
-        for bucket in buckets([p.grad for p in waiting if p.grad is not None]):
+        for bucket in buckets([p.grad for p in used_parameters if p.grad is not None]):
             flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
             self.sum(flat)
             for gradient, piece in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
@@ -170,7 +170,7 @@ class Team:
         jobs = list(jobs)
         with without_team():
             played = list(rollout(self.stripe(jobs)))
-        order = {job.seed: number for number, job in enumerate(jobs)}
+        order = {job.seed: index for index, job in enumerate(jobs)}
         episodes = [episode for stripe in self.gather(played) for episode in stripe]
         yield from sorted(episodes, key=lambda episode: order[episode.seed])
 
@@ -184,8 +184,8 @@ def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     bucket: list[Tensor] = []
     for tensor in tensors:
         kind = (tensor.dtype, tensor.device)
-        full = sum(waiting.numel() for waiting in bucket) + tensor.numel() > BUCKET
-        if bucket and (full or kind != (bucket[0].dtype, bucket[0].device)):
+        is_full = sum(queued.numel() for queued in bucket) + tensor.numel() > BUCKET
+        if bucket and (is_full or kind != (bucket[0].dtype, bucket[0].device)):
             yield bucket
             bucket = []
         bucket.append(tensor)
@@ -200,8 +200,8 @@ def all_present() -> Iterator[None]:
         yield
     except RuntimeError as error:  # torch has no narrower class for what gloo says
         slow = "timed out" in str(error).lower() or "timeout" in str(error).lower()
-        what = "did not answer in time (rank_timeout)" if slow else "ended (out of memory?)"
-        raise LostRank(f"another process of this run {what}; the same command goes on") from error
+        failure = "did not answer in time (rank_timeout)" if slow else "ended (out of memory?)"
+        raise LostRank(f"another process of this run {failure}; the same command goes on") from error
 
 
 _current = ALONE

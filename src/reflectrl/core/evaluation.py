@@ -78,15 +78,15 @@ def _attempts(tasks: Sequence[Sequence[Attempt]]) -> dict[str, float]:
 
     Empty if each task was played once.
     """
-    most = min(map(len, tasks), default=1)
-    if most < 2:
+    most_attempts = min(map(len, tasks), default=1)
+    if most_attempts < 2:
         return {}
     row: dict[str, float] = {"tasks": len(tasks)}
-    counts = {2**i for i in range(1, most.bit_length())} | {most}
+    counts = {2**i for i in range(1, most_attempts.bit_length())} | {most_attempts}
     for k in sorted(counts):
-        row[f"pass@{k}"] = _mean(pass_at(k, len(tried), wins_of(tried)) for tried in tasks) or 0.0
+        row[f"pass@{k}"] = _mean(pass_at(k, len(attempts), wins_of(attempts)) for attempts in tasks) or 0.0
     for k in sorted(counts):
-        row[f"maj@{k}"] = _mean(majority_at(k, tried) for tried in tasks) or 0.0
+        row[f"maj@{k}"] = _mean(majority_at(k, attempts) for attempts in tasks) or 0.0
     return row
 
 

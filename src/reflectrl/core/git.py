@@ -34,20 +34,20 @@ def is_clone(root: Path) -> bool:
 
 def head_of(root: Path) -> str | None:
     """Return the commit that is checked out in a folder; None if the folder is not a clone, or has no commit."""
-    place = _place_of(root)
-    if place is None:
+    folders = _place_of(root)
+    if folders is None:
         return None
-    own, shared = place
-    head = _line(own / "HEAD")
+    git_dir, common_dir = folders
+    head = _line(git_dir / "HEAD")
     if not head.startswith("ref: "):
         return head if _DIGEST.fullmatch(head) else None
     branch = head.removeprefix("ref: ")
     if not _BRANCH.fullmatch(branch) or ".." in branch:
         return None
-    loose = _line(shared / branch)
-    packed = dict(line.split(" ", 1)[::-1] for line in _text(shared / "packed-refs").splitlines() if " " in line)
-    found = loose or packed.get(branch, "")
-    return found if _DIGEST.fullmatch(found) else None
+    loose = _line(common_dir / branch)
+    packed = dict(line.split(" ", 1)[::-1] for line in _text(common_dir / "packed-refs").splitlines() if " " in line)
+    digest = loose or packed.get(branch, "")
+    return digest if _DIGEST.fullmatch(digest) else None
 
 
 class Commits:
@@ -61,10 +61,10 @@ class Commits:
     """
 
     def __init__(self, root: Path) -> None:
-        head, place = head_of(root), _place_of(root)
-        if head is None or place is None:
+        head, folders = head_of(root), _place_of(root)
+        if head is None or folders is None:
             raise UserError(f"{root}: its .git has no commit that can be read (or borrows objects of another one)")
-        self.root, self.head, self._shared = root, head, place[1]
+        self.root, self.head, self._shared = root, head, folders[1]
         self._own = tempfile.TemporaryDirectory(prefix="reflectrl-git-")
         self._prepare(Path(self._own.name))
 
@@ -122,12 +122,12 @@ class Commits:
             below: a folder of the tree; "." takes all.
         """
         listing = self.run("ls-tree", "-r", "-z", "--full-tree", commit, below)
-        found = {}
+        digests = {}
         for line in listing.decode("utf-8", "surrogateescape").split("\0"):
-            about, _, path = line.partition("\t")
-            if about and about.split()[0] in _FILES:
-                found[path] = about.split()[2]
-        return found
+            entry, _, path = line.partition("\t")
+            if entry and entry.split()[0] in _FILES:
+                digests[path] = entry.split()[2]
+        return digests
 
     def write_tree(self, commit: str, folder: Path) -> None:
         """Write the ordinary files of a commit's tree into a new folder, byte for byte.
@@ -151,13 +151,13 @@ class Commits:
 
     def _contents(self, digests: dict[str, str]) -> Iterator[tuple[str, bytes]]:
         """Yield every path with its content."""
-        answer = self.run("cat-file", "--batch", given="".join(f"{one}\n" for one in digests.values()).encode())
-        at = 0
+        answer = self.run("cat-file", "--batch", given="".join(f"{digest}\n" for digest in digests.values()).encode())
+        offset = 0
         for path in digests:
-            end = answer.index(b"\n", at)
-            size = int(answer[at:end].split()[2])  # "DIGEST blob SIZE"
+            end = answer.index(b"\n", offset)
+            size = int(answer[offset:end].split()[2])  # "DIGEST blob SIZE"
             yield path, answer[end + 1 : end + 1 + size]
-            at = end + size + 2
+            offset = end + size + 2
 
 
 def _place_of(root: Path) -> tuple[Path, Path] | None:
@@ -170,17 +170,17 @@ def _place_of(root: Path) -> tuple[Path, Path] | None:
     git = root / ".git"
     if git.is_symlink() or not git.exists():
         return None
-    own, shared = git, git
+    git_dir, common_dir = git, git
     if git.is_file():
-        own = root / _line(git).removeprefix("gitdir: ")
-        if not own.is_dir() or (own / _line(own / "gitdir")).resolve() != git.resolve():
+        git_dir = root / _line(git).removeprefix("gitdir: ")
+        if not git_dir.is_dir() or (git_dir / _line(git_dir / "gitdir")).resolve() != git.resolve():
             return None
-        shared = own / (_line(own / "commondir") or ".")
-    objects = shared / "objects"
+        common_dir = git_dir / (_line(git_dir / "commondir") or ".")
+    objects = common_dir / "objects"
     if not objects.is_dir() or any((objects / "info" / name).exists() for name in ("alternates", "http-alternates")):
         return None
-    linked = any(path.is_symlink() for path in (shared, objects, *objects.iterdir(), *objects.glob("pack/*")))
-    return None if linked else (own, shared)
+    linked = any(path.is_symlink() for path in (common_dir, objects, *objects.iterdir(), *objects.glob("pack/*")))
+    return None if linked else (git_dir, common_dir)
 
 
 def _line(path: Path) -> str:
@@ -199,8 +199,8 @@ def _text(path: Path) -> str:
 
 def _surroundings(folder: str) -> dict[str, str]:
     """Return the environment in which git runs: no settings of the user, of the system or of the environment itself."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    return kept | {
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return variables | {
         "GIT_DIR": folder,
         "HOME": folder,
         "XDG_CONFIG_HOME": folder,

@@ -46,7 +46,8 @@ def read_json_lines(
     """
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):  # a text may hold U+2028, at which `splitlines` would break
+            # Not `splitlines`, which would also break at U+2028 inside a text.
+            for line_number, line in enumerate(file, start=1):
                 if skip_blank and not line.strip():
                     continue
                 try:
@@ -57,7 +58,7 @@ def read_json_lines(
                         continue
                     why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
                     message = ": ".join(filter(None, ("half-written line" if is_half else fault, why)))
-                    raise UserError(f"{path}:{number}: {message}{remedy and f'; {remedy}'}") from error
-                yield number, content
+                    raise UserError(f"{path}:{line_number}: {message}{remedy and f'; {remedy}'}") from error
+                yield line_number, content
     except OSError as error:
         raise UserError(f"{path}: {reason(error)}") from error

@@ -111,9 +111,9 @@ def resolve(kind: str, name: str) -> Any:
     if ":" in name and kind in BY_PATH:
         look_here()
         return _import(kind, name)
-    own = _own_table(kind)
-    if name in own:
-        return own[name]()
+    table = _own_table(kind)
+    if name in table:
+        return table[name]()
     points = announced(kind)
     if name not in points:
         raise UserError(f"unknown {kind.rstrip('s')} {name!r}{suggestion(name, names(kind))}")
@@ -126,13 +126,15 @@ def resolve_class(kind: str, name: str, base: type) -> type[Any]:
     Raises:
         UserError: as `resolve`, or the object is not a class derived from `base`.
     """
-    found = resolve(kind, name)
-    if not (inspect.isclass(found) and issubclass(found, base)):
-        it_is = f"a {type(found).__name__}"
-        if inspect.isclass(found):
-            it_is = f"the class {found.__name__}"
-        raise UserError(f"{kind.rstrip('s')} {name!r} must be a class derived from {base.__name__}; it is {it_is}")
-    return found
+    target = resolve(kind, name)
+    if not (inspect.isclass(target) and issubclass(target, base)):
+        description = f"a {type(target).__name__}"
+        if inspect.isclass(target):
+            description = f"the class {target.__name__}"
+        raise UserError(
+            f"{kind.rstrip('s')} {name!r} must be a class derived from {base.__name__}; it is {description}"
+        )
+    return target
 
 
 def resolve_engine(name: str) -> type[Any]:
@@ -141,14 +143,14 @@ def resolve_engine(name: str) -> type[Any]:
     Raises:
         UserError: as `resolve`, or the object is not an engine.
     """
-    found = resolve("engines", name)
+    engine = resolve("engines", name)
     needs = f"engine {name!r} must be a class with submit(), news(), close() and env_worker()"
-    if not inspect.isclass(found):
-        raise UserError(f"{needs}; it is a {type(found).__name__}")
+    if not inspect.isclass(engine):
+        raise UserError(f"{needs}; it is a {type(engine).__name__}")
     for method in ENGINE:
-        if not callable(getattr(found, method, None)):
+        if not callable(getattr(engine, method, None)):
             raise UserError(f"{needs}; it has no {method}()")
-    return found
+    return engine
 
 
 def look_here() -> None:
@@ -164,9 +166,9 @@ def look_here() -> None:
 def suggestion(word: str, options: Iterable[str]) -> str:
     """Return ' (did you mean "x"?)' if a known word is similar, else ' (known: a, b, c)'."""
     options = list(options)
-    near = difflib.get_close_matches(word, options, n=1)
-    if near:
-        return f" (did you mean {near[0]!r}?)"
+    matches = difflib.get_close_matches(word, options, n=1)
+    if matches:
+        return f" (did you mean {matches[0]!r}?)"
     if options:
         return f" (known: {', '.join(options)})"
     return ""
@@ -175,26 +177,26 @@ def suggestion(word: str, options: Iterable[str]) -> str:
 def _import(kind: str, target: str) -> Any:
     target = MOVED.get(target, target)
     module, _, attribute = target.partition(":")
-    what = f"{kind.rstrip('s')} plug-in {target!r} cannot be loaded"
+    failure = f"{kind.rstrip('s')} plug-in {target!r} cannot be loaded"
     if module.endswith(".py") or not all(map(str.isidentifier, module.split("."))):
-        raise UserError(f"{what}: a module is named by dots, without .py: package.module:Class")
+        raise UserError(f"{failure}: a module is named by dots, without .py: package.module:Class")
     try:
-        whole = found = importlib.import_module(module)
+        module_object = imported = importlib.import_module(module)
         for part in filter(None, attribute.split(".")):
-            if not hasattr(found, part):
-                raise UserError(f"{what}: {module} has no {part!r}{_near(part, whole)}")
-            found = getattr(found, part)
+            if not hasattr(imported, part):
+                raise UserError(f"{failure}: {module} has no {part!r}{_near(part, module_object)}")
+            imported = getattr(imported, part)
     except (KeyboardInterrupt, UserError):
         raise
     except BaseException as error:  # a plug-in may raise anything while it is imported
-        raise UserError(f"{what}: {one_line(error)}") from error
-    return found
+        raise UserError(f"{failure}: {one_line(error)}") from error
+    return imported
 
 
 def _near(word: str, module: ModuleType) -> str:
     """Suggest a similar name among the classes and functions that a module defines itself."""
-    own = [name for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__]
-    return suggestion(word, own)
+    own_names = [name for name, member in vars(module).items() if getattr(member, "__module__", "") == module.__name__]
+    return suggestion(word, own_names)
 
 
 def reason(error: BaseException) -> str:

@@ -89,8 +89,8 @@ def approximate_kl(logp_N: Tensor, old_logp_N: Tensor) -> Tensor:
 def _ppo(logp_N: Tensor, old_logp_N: Tensor, advantages_N: Tensor, config: Clips) -> dict[str, Tensor]:
     clips = (config.clip_coef, config.clip_high, config.dual_clip)
     loss, clip_fraction = ppo_loss(logp_N, old_logp_N, advantages_N, *clips)
-    moved = approximate_kl(logp_N, old_logp_N)
-    return {"policy_loss": loss, "clip_fraction": clip_fraction, "approx_kl": moved}
+    kl = approximate_kl(logp_N, old_logp_N)
+    return {"policy_loss": loss, "clip_fraction": clip_fraction, "approx_kl": kl}
 
 
 PolicyLoss = Callable[["Tensor", "Tensor", "Tensor", Any], dict[str, "Tensor"]]

@@ -96,19 +96,19 @@ def rollout(
         for_each: Callable[..., Iterator[Any]] = map
         if isinstance(make_env, EnvPool) and make_env.workers:
             for_each = make_env.each
-        waiting, carrying = iter(jobs), carries(reflector)
-        free: list[TextEnv] = []
+        remaining_jobs, carrying = iter(jobs), carries(reflector)
+        free_envs: list[TextEnv] = []
         playing: list[tuple[LiveEpisode, Job]] = []
         while True:
             # Begin as many jobs as there is room for. An environment never draws from the players' random numbers:
             # otherwise another way of sampling would also change the task.
-            fresh = list(islice(waiting, batch - len(playing)))
-            while len(free) < len(fresh):
-                free.append(closing.enter_context(lent(make_env)))
-            envs = [free.pop() for _ in fresh]
-            starts = [job.start or Start(job.seed, ()) for job in fresh]
-            begun = for_each(begin, envs, [job.task for job in fresh], starts)
-            for env, job, (steps, now) in zip(envs, fresh, begun, strict=True):
+            new_jobs = list(islice(remaining_jobs, batch - len(playing)))
+            while len(free_envs) < len(new_jobs):
+                free_envs.append(closing.enter_context(lent(make_env)))
+            envs = [free_envs.pop() for _ in new_jobs]
+            starts = [job.start or Start(job.seed, ()) for job in new_jobs]
+            beginnings = for_each(begin, envs, [job.task for job in new_jobs], starts)
+            for env, job, (steps, now) in zip(envs, new_jobs, beginnings, strict=True):
                 rng = np.random.default_rng(named_seed(job.seed, "players"))
                 playing.append((LiveEpisode(env, job.task, job.seed, rng, now.observation, steps=steps), job))
             if not playing:
@@ -117,12 +117,12 @@ def rollout(
             # The players speak and choose, each for all episodes at once, because a model is fastest in batches.
             episodes = [live for live, _ in playing]
             if reflector is not None:
-                speaking = episodes
+                reflecting = episodes
                 if reflect_probability < 1:
                     # The number is drawn from the episode's own generator, so it does not depend on the other episodes.
-                    speaking = [live for live in episodes if live.rng.random() < reflect_probability]
-                if speaking:
-                    for live, turn in zip(speaking, reflector.turns(speaking), strict=True):
+                    reflecting = [live for live in episodes if live.rng.random() < reflect_probability]
+                if reflecting:
+                    for live, turn in zip(reflecting, reflector.turns(reflecting), strict=True):
                         live.turns.append(turn)
             actions: list[int] = []
             for live, turn in zip(episodes, player.turns(episodes), strict=True):
@@ -132,8 +132,8 @@ def rollout(
 
             # The environments step.
             still_playing, cut_off = [], list[tuple[LiveEpisode, Episode]]()
-            stepped = for_each(advance, [live.env for live in episodes], [live.task for live in episodes], actions)
-            for (live, job), action, now in zip(playing, actions, stepped, strict=True):
+            time_steps = for_each(advance, [live.env for live in episodes], [live.task for live in episodes], actions)
+            for (live, job), action, now in zip(playing, actions, time_steps, strict=True):
                 live.steps.append(Step(live.observation, tuple(live.turns), action, now.reward, now.events))
                 seen = now.observation
                 if carrying:
@@ -154,7 +154,7 @@ def rollout(
                     else:
                         # Handed over at once: the next environment may raise, and a finished episode must not be lost.
                         yield episode
-                        free.append(live.env)
+                        free_envs.append(live.env)
                 else:
                     still_playing.append((live, job))
             playing = still_playing
@@ -164,7 +164,7 @@ def rollout(
                 turns = reflector.turns([live for live, _ in cut_off])
                 for (live, episode), turn in zip(cut_off, turns, strict=True):
                     yield replace(episode, cut_off=CutOff(live.observation, turn.text))
-                    free.append(live.env)
+                    free_envs.append(live.env)
 
 
 def lent(make_env: Callable[[], TextEnv]) -> AbstractContextManager[TextEnv]:
@@ -197,10 +197,10 @@ def begin(env: TextEnv, task: Task, start: Start) -> tuple[list[Step], TimeStep]
             legal or the episode is already over.
     """
     now, steps = advance(env, task, None, named_seed(start.seed, "env") % 2**32), list[Step]()
-    for number, action in enumerate(start.actions):
+    for step_index, action in enumerate(start.actions):
         seen = now.observation
         if start.carried:
-            seen = replace(seen, carried=start.carried[number])
+            seen = replace(seen, carried=start.carried[step_index])
         if now.done or action not in seen.actions:
             reason = "the episode was over" if now.done else "it was not legal"
             where = f"action {len(steps) + 1} of an earlier episode, {action!r:.60}"

@@ -124,7 +124,7 @@ def console(width: int) -> Console:
             for text, style, control in super().render(*arguments, **options):
                 yield Segment(text if control else printable(text), style, control)
 
-    made = Plain(file=raw_stdout(), markup=False, highlight=False, emoji=False)
-    if not made.is_terminal:
-        made.width = width
-    return made
+    plain_console = Plain(file=raw_stdout(), markup=False, highlight=False, emoji=False)
+    if not plain_console.is_terminal:
+        plain_console.width = width
+    return plain_console

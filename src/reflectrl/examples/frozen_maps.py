@@ -21,7 +21,7 @@ class FrozenMaps(GymTextEnv):
         super().__init__("FrozenLake-v1", ("left", "down", "right", "up"), horizon, name="frozen-maps")
 
     def tasks(self, split, stage=None):
-        super().tasks(split, stage)  # refuses splits and stages that there are not
+        super().tasks(split, stage)  # refuses unknown splits and stages
         return [Task(f"frozen-maps-{seed}", "frozen-maps", {"seed": seed}, split) for seed in splits()[split]]
 
     def begin(self, task):

@@ -97,7 +97,7 @@ class GuessEnv(TextEnv):
         return "Your guess?\n"
 
     def legal_actions(self) -> Sequence[str]:
-        return [str(number) for number in range(self.low, self.high + 1)]
+        return [str(guess) for guess in range(self.low, self.high + 1)]
 
 
 def main() -> None:

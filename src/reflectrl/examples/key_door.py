@@ -60,8 +60,8 @@ class KeyDoorEnv(TextEnv):
         return Outcome(float(won), terminated=won, success=won, events=tuple(events))
 
     def state(self) -> str:
-        holds = "the key" if self.has_key else "nothing"
-        return f"Cell {self.cell}, key at 1, door at {self.length}. You hold {holds}.\n"
+        inventory = "the key" if self.has_key else "nothing"
+        return f"Cell {self.cell}, key at 1, door at {self.length}. You hold {inventory}.\n"
 
     def legal_actions(self) -> Sequence[str]:
         return ACTIONS
@@ -71,19 +71,19 @@ def chance(env: KeyDoorEnv) -> float:
     """Return the probability that actions drawn uniformly win a training task within the horizon."""
     tasks, total = env.tasks("train"), 0.0
     for task in tasks:
-        at = {(task.payload["cell"], False): 1.0}
+        distribution = {(task.payload["cell"], False): 1.0}
         for _ in range(env.horizon):
-            ahead: dict[tuple[int, bool], float] = {}
-            for (cell, has_key), p in at.items():
+            next_distribution: dict[tuple[int, bool], float] = {}
+            for (cell, has_key), p in distribution.items():
                 for action in ACTIONS:
                     env.reset(options={"task": task})
                     env.cell, env.has_key = cell, has_key
                     if env.apply(action).success:
                         total += p / len(ACTIONS) / len(tasks)
                     else:
-                        place = (env.cell, env.has_key)
-                        ahead[place] = ahead.get(place, 0.0) + p / len(ACTIONS)
-            at = ahead
+                        next_state = (env.cell, env.has_key)
+                        next_distribution[next_state] = next_distribution.get(next_state, 0.0) + p / len(ACTIONS)
+            distribution = next_distribution
     return total
 
 

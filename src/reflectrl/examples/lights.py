@@ -49,8 +49,8 @@ class LightsEnv(TextEnv):
         orders = [" ".join(order) for order in product(COLOURS, repeat=self.length)]
         tenth = max(1, len(orders) // 10)
         sizes = {"train": len(orders) - 4 * tenth, "validation": tenth, "test": 3 * tenth}
-        chosen = divide(orders, sizes, "lights", self.length)[split]
-        return [Task(order.replace(" ", "-"), "lights", {"lights": order}, split) for order in chosen]
+        split_orders = divide(orders, sizes, "lights", self.length)[split]
+        return [Task(order.replace(" ", "-"), "lights", {"lights": order}, split) for order in split_orders]
 
     def begin(self, task: Task) -> None:
         self.lights = task.payload["lights"].split()

@@ -32,5 +32,5 @@ class SayBack(WrittenEnv):
     def answer(self, text):
         word = self.words.pop(0)
         self.right &= text == word
-        places = sum(a == b for a, b in zip(text, word, strict=False)) / max(len(text), len(word))
-        return Outcome(0.5 * places, terminated=not self.words, success=not self.words and self.right)
+        letter_accuracy = sum(a == b for a, b in zip(text, word, strict=False)) / max(len(text), len(word))
+        return Outcome(0.5 * letter_accuracy, terminated=not self.words, success=not self.words and self.right)

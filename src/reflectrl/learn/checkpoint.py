@@ -59,11 +59,11 @@ def write_folder(folder: Path, fill: Callable[[Path], object], keep: int = 1) ->
     except OSError:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
-    there = [path for path in (folder, *_older(folder)) if path.exists()]
-    aside = max(1, keep - 1)
-    for path in there[aside:]:
+    existing = [path for path in (folder, *_older(folder)) if path.exists()]
+    older_count = max(1, keep - 1)
+    for path in existing[older_count:]:
         shutil.rmtree(path, ignore_errors=True)
-    for number, path in reversed([*enumerate(there[:aside], 1)]):  # the oldest makes room first
+    for number, path in reversed([*enumerate(existing[:older_count], 1)]):  # the oldest makes room first
         path.rename(_old(folder, number))
     fresh.rename(folder)
     if keep == 1:
@@ -82,10 +82,10 @@ def system_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        number = re.search(r"\(os error (\d+)\)", str(error))
-        if type(error) not in (SafetensorError, Exception) or number is None:
+        match = re.search(r"\(os error (\d+)\)", str(error))
+        if type(error) not in (SafetensorError, Exception) or match is None:
             raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+        raise OSError(int(match[1]), os.strerror(int(match[1])), str(path)) from error
 
 
 def recover(folder: Path, keep: int = 1) -> None:
@@ -117,12 +117,12 @@ def _old(folder: Path, number: int) -> Path:
 
 def _older(folder: Path) -> list[Path]:
     """Return the older folders, the latest first. A kill may have left a gap in their numbers."""
-    begins, numbers = f"{folder.name}.old", list[int]()
+    prefix, numbers = f"{folder.name}.old", list[int]()
     if not folder.parent.is_dir():
         return []
     for path in folder.parent.iterdir():
-        number = path.name.removeprefix(begins) or "1"
-        if path.name.startswith(begins) and number.isdecimal():
+        number = path.name.removeprefix(prefix) or "1"
+        if path.name.startswith(prefix) and number.isdecimal():
             numbers.append(int(number))
     return [_old(folder, number) for number in sorted(numbers)]
 

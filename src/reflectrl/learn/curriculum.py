@@ -143,8 +143,8 @@ class SuccessRates:
 
     def weights(self, tasks: Sequence[Task]) -> np.ndarray:
         """Return the probabilities [len(tasks)] with which the tasks are drawn."""
-        known = np.array([self._known.get(self._key(task), (0.0, 0.0)) for task in tasks])
-        rates = (known[:, 1] + 0.1) / (known[:, 0] + 0.2)
+        counts = np.array([self._known.get(self._key(task), (0.0, 0.0)) for task in tasks])
+        rates = (counts[:, 1] + 0.1) / (counts[:, 0] + 0.2)
         weights = 4 * rates * (1 - rates) + 0.1
         return np.asarray(weights / weights.sum())
 

@@ -88,7 +88,7 @@ def decision_nll(lm: LanguageModel, rows: Sequence[Decision], packing: Packing) 
 
 def decisions_loss(lm: LanguageModel, rows: Sequence[Decision]) -> Tensor:
     """Return the weighted loss (nats), summed over rows and their further questions."""
-    every = [*rows, *(question for row in rows for question in row.further)]
-    nll_N, _ = decision_nll(lm, every, pack([row.ids for row in every]))
-    weights_N = torch.tensor([row.weight for row in every], device=nll_N.device)
+    all_rows = [*rows, *(question for row in rows for question in row.further)]
+    nll_N, _ = decision_nll(lm, all_rows, pack([row.ids for row in all_rows]))
+    weights_N = torch.tensor([row.weight for row in all_rows], device=nll_N.device)
     return (weights_N * nll_N).sum()

@@ -127,13 +127,13 @@ def spread(groups: Sequence[range], most: int) -> list[int]:
 
 def shuffled_batches(groups: Sequence[range], batch_size: int, seed: int, skip: int) -> Iterator[np.ndarray]:
     """Yield batches of row indices, epoch after epoch, except the first `skip`. Groups are reshuffled every epoch."""
-    epoch, given = 0, 0
+    epoch, batch_count = 0, 0
     while True:
         order = np.random.default_rng(named_seed(seed, "epoch", epoch)).permutation(len(groups))
         rows = np.concatenate([groups[i] for i in order])
         for start in range(0, len(rows), batch_size):
-            given += 1
-            if given > skip:
+            batch_count += 1
+            if batch_count > skip:
                 yield rows[start : start + batch_size]
         epoch += 1
 
@@ -141,9 +141,9 @@ def shuffled_batches(groups: Sequence[range], batch_size: int, seed: int, skip: 
 def micro_batches(rows: Rows, lm: LanguageModel, config: SFTConfig) -> Iterator[slice]:
     """Split a batch into passes of as many rows as `lm.pass_bytes` allows, or into `config.accumulate` passes."""
     if are_decisions(rows):
-        read = [read_tokens(row) * lm.activation_bytes for row in rows]
-        most = sum(read) if config.accumulate else lm.pass_bytes
-        return chunks(read, most // max(1, config.accumulate))
+        row_bytes = [read_tokens(row) * lm.activation_bytes for row in rows]
+        most = sum(row_bytes) if config.accumulate else lm.pass_bytes
+        return chunks(row_bytes, most // max(1, config.accumulate))
     if config.accumulate:
         return chunks([1] * len(rows), math.ceil(len(rows) / config.accumulate))
     sizes: list[int] = []
@@ -152,10 +152,10 @@ def micro_batches(rows: Rows, lm: LanguageModel, config: SFTConfig) -> Iterator[
         shared = 0
         if config.by_episode:
             shared = shared_length(before, row.ids)  # rows of an episode are packed, and their prefix is read once
-        fresh, scored = len(row.ids) - shared, len(row.ids) - row.start
+        unshared, scored = len(row.ids) - shared, len(row.ids) - row.start
         if config.text_coef:
-            scored = fresh  # the prompt's own text has a loss as well
-        sizes.append(fresh * lm.activation_bytes + scored * lm.logits_bytes)
+            scored = unshared  # the prompt's own text has a loss as well
+        sizes.append(unshared * lm.activation_bytes + scored * lm.logits_bytes)
         before = row.ids
     return chunks(sizes, lm.pass_bytes)
 
@@ -171,7 +171,7 @@ def passes(lm: LanguageModel, rows: Sequence[Ids], scored: Sequence[int], most: 
     sizes = [len(ids) * per_read + count * per_scored for ids, count in zip(rows, scored, strict=True)]
     if max(sizes, default=0) * most > lm.pass_bytes:  # only here is it worth the time to count what rows share
         shared = (shared_length(*pair) for pair in pairwise([(), *rows]))
-        sizes = [size - known * per_read for size, known in zip(sizes, shared, strict=True)]
+        sizes = [size - shared_count * per_read for size, shared_count in zip(sizes, shared, strict=True)]
     slices: list[slice] = []
     for part in chunks(sizes, lm.pass_bytes):
         for start in range(part.start, part.stop, most):

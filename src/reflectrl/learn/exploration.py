@@ -152,10 +152,10 @@ class RewardShaping:
 
     def metrics(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """Return metrics: the mean bonus per episode, and the mean share of milestones reached."""
-        noted = dict[str, float]()
+        means = dict[str, float]()
         if self.config.count_coef:
-            noted["count_bonus"] = sum(sum(self.bonuses(episode)) for episode in episodes) / len(episodes)
+            means["count_bonus"] = sum(sum(self.bonuses(episode)) for episode in episodes) / len(episodes)
         if self.config.milestone_coef:
             ends = [potentials(episode, self.milestones)[-1] for episode in episodes]
-            noted["milestones"] = sum(ends) / len(ends)
-        return noted
+            means["milestones"] = sum(ends) / len(ends)
+        return means

@@ -40,26 +40,26 @@ def make_batch(
         team: processes that train together. Each computes a part of the values, and of the reference's
             log-probabilities.
     """
-    every = np.arange(len(steps))
+    all_steps = np.arange(len(steps))
     questions = list(zip(steps.prompts, steps.actions, strict=True))
-    cut = Slicer(policy, questions, config.minibatch, team.size)
-    shares = [every]
+    slicer = Slicer(policy, questions, config.minibatch, team.size)
+    shares = [all_steps]
     if rng is not None and config.steps_per_epoch > 1:
-        shares = assign_minibatches(cut.prompt_N, config, rng)
+        shares = assign_minibatches(slicer.prompt_N, config, rng)
 
     # Passes without a gradient depend on no minibatch, so one over the whole batch serves all minibatches and epochs.
-    whole = cut(every)
+    all_slices = slicer(all_steps)
     values_N = None
     if critic is not None:
         values_N = torch.zeros(len(steps))
-        for part in team.stripe(whole):
+        for part in team.stripe(all_slices):
             values_N[part] = critic(policy_pass(policy, steps, part)[1]).cpu()
         team.sum(values_N)  # each process has left 0 in the rows of the others
         steps.rest_E = values_after_cut_offs(policy, critic, steps, config.minibatch)
     ref_logp_NA = None
     if reference is not None:
         ref_logp_NA = torch.zeros(len(steps), max(map(len, steps.actions)), device=policy.lm.device)
-        for part in team.stripe(whole):
+        for part in team.stripe(all_slices):
             logp_NA = policy_pass(reference, steps, part)[0]
             ref_logp_NA[part] = -torch.inf
             ref_logp_NA[part, : logp_NA.shape[1]] = logp_NA
@@ -68,7 +68,7 @@ def make_batch(
     minibatches: list[Minibatch] = []
     for share in shares:
         minibatch = []
-        for part in cut(share):
+        for part in slicer(share):
             reference_nA = None
             if ref_logp_NA is not None:
                 widest = max(len(steps.actions[i]) for i in part)  # as many columns as the policy's pass returns
@@ -117,19 +117,19 @@ class Slicer:
         self.policy, self.most, self.processes = policy, most, processes
         # Sorted, so that prompts with a common beginning become neighbours, and a pass encodes the beginning once.
         self.distinct = sorted(set(questions))
-        numbers = dict(zip(self.distinct, range(len(self.distinct)), strict=True))
-        self.prompt_N = np.array([numbers[question] for question in questions])
+        index_of = dict(zip(self.distinct, range(len(self.distinct)), strict=True))
+        self.prompt_N = np.array([index_of[question] for question in questions])
         longest = max(len(ids) for ids, _ in self.distinct)
         self.bytes_per_prompt = longest * policy.activation_bytes
 
     def __call__(self, steps: np.ndarray) -> list[list[int]]:
         """Cut the steps with these indices."""
-        number_P, position_n = np.unique(self.prompt_N[steps], return_inverse=True)
-        most = min(self.most, -(-len(number_P) // self.processes))
-        slice_P = np.arange(len(number_P)) // most
+        question_P, position_n = np.unique(self.prompt_N[steps], return_inverse=True)
+        most = min(self.most, -(-len(question_P) // self.processes))
+        slice_P = np.arange(len(question_P)) // most
         # Half of the memory is the estimate's margin: texts of actions are read too.
         if most * self.bytes_per_prompt > self.policy.lm.pass_bytes / 2:
-            slice_P = memory_slices(self.policy, [self.distinct[number] for number in number_P], most)
+            slice_P = memory_slices(self.policy, [self.distinct[i] for i in question_P], most)
         slice_n = slice_P[position_n]
         return [steps[slice_n == k].tolist() for k in range(slice_P[-1] + 1)]
 

@@ -54,8 +54,8 @@ class LoggedEpisode:
 
     def ratios(self) -> Array:
         """Return the ratio of the two policies' probabilities of all choices up to each step, (T,)."""
-        chosen = np.array([probs[action] for probs, action in zip(self.evaluated, self.actions, strict=True)])
-        return np.cumprod(chosen / np.asarray(self.logged))
+        action_probs = np.array([probs[action] for probs, action in zip(self.evaluated, self.actions, strict=True)])
+        return np.cumprod(action_probs / np.asarray(self.logged))
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,12 @@ def estimates(episodes: Sequence[LoggedEpisode], confidence: float = 0.95, seed:
         raise UserError("an estimate needs the probability of every logged choice")
     longest = max(len(episode.states) for episode in episodes)
     # An episode that has ended keeps its weight, since the means at later steps are over all episodes.
-    weights_ET = np.array([np.pad(one.ratios(), (0, longest - len(one.states)), mode="edge") for one in episodes])
-    rewards_ET = np.array([np.pad(one.rewards, (0, longest - len(one.states))) for one in episodes])
+    weights_ET = np.array(
+        [np.pad(trajectory.ratios(), (0, longest - len(trajectory.states)), mode="edge") for trajectory in episodes]
+    )
+    rewards_ET = np.array(
+        [np.pad(trajectory.rewards, (0, longest - len(trajectory.states))) for trajectory in episodes]
+    )
     last_E, nothing_E = weights_ET[:, -1], np.zeros(len(episodes))
     effective = float(last_E.sum() ** 2 / max((last_E**2).sum(), 1e-300))
     values_E, errors_ET = _critic_errors(episodes, longest, seed)
@@ -125,17 +129,17 @@ def _critic_errors(episodes: Sequence[LoggedEpisode], longest: int, seed: int) -
 
     The critic of an episode is fitted to the other folds.
     """
-    fold = np.random.default_rng(named_seed(seed, "folds")).permutation(len(episodes)) % FOLDS
+    fold_E = np.random.default_rng(named_seed(seed, "folds")).permutation(len(episodes)) % FOLDS
     values_E, errors_ET = np.zeros(len(episodes)), np.zeros((len(episodes), longest))
-    for number in range(FOLDS):
-        critic = TabularCritic([one for one, part in zip(episodes, fold, strict=True) if part != number])
-        for row in np.flatnonzero(fold == number).tolist():
+    for held_out in range(FOLDS):
+        critic = TabularCritic([other for other, fold in zip(episodes, fold_E, strict=True) if fold != held_out])
+        for row in np.flatnonzero(fold_E == held_out).tolist():
             episode = episodes[row]
-            states = [critic.value(s, p) for s, p in zip(episode.states, episode.evaluated, strict=True)]
-            chosen = [critic.q(s, a) for s, a in zip(episode.states, episode.actions, strict=True)]
-            following = np.array([*states[1:], 0.0])
-            values_E[row] = states[0]
-            errors_ET[row, : len(chosen)] = np.asarray(episode.rewards) + following - np.array(chosen)
+            state_values = [critic.value(s, p) for s, p in zip(episode.states, episode.evaluated, strict=True)]
+            action_values = [critic.q(s, a) for s, a in zip(episode.states, episode.actions, strict=True)]
+            following = np.array([*state_values[1:], 0.0])
+            values_E[row] = state_values[0]
+            errors_ET[row, : len(action_values)] = np.asarray(episode.rewards) + following - np.array(action_values)
     return values_E, errors_ET
 
 
@@ -150,7 +154,7 @@ class TabularCritic:
         from scipy.sparse.linalg import spsolve
 
         self.default = float(np.mean([sum(episode.rewards) for episode in episodes]))
-        keys = ((s, a) for one in episodes for s, a in zip(one.states, one.actions, strict=True))
+        keys = ((s, a) for trajectory in episodes for s, a in zip(trajectory.states, trajectory.actions, strict=True))
         self._places: dict[tuple[str, int], int] = {key: i for i, key in enumerate(dict.fromkeys(keys))}
         size = len(self._places)
         counts, targets = np.full(size, PRIOR), np.full(size, PRIOR * self.default)
@@ -177,8 +181,8 @@ class TabularCritic:
 
     def q(self, state: str, action: int) -> float:
         """Return the value of an action in a state."""
-        place = self._places.get((state, action))
-        return self.default if place is None else float(self._q[place])
+        row = self._places.get((state, action))
+        return self.default if row is None else float(self._q[row])
 
     def value(self, state: str, probabilities: Array) -> float:
         """Return the value of a state under a policy's probabilities."""

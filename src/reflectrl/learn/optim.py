@@ -43,8 +43,8 @@ def make_optimizers(lm: LanguageModel, config: Rates) -> list[torch.optim.Optimi
         UserError: bitsandbytes is not installed (for paged AdamW).
     """
     hidden = _hidden_matrices(lm) if config.optimizer == "muon" else []
-    chosen = {id(p) for p in hidden}
-    rest = [p for p in lm.parameters() if id(p) not in chosen]
+    hidden_ids = {id(p) for p in hidden}
+    rest = [p for p in lm.parameters() if id(p) not in hidden_ids]
     adamw = _paged if config.optimizer == "paged_adamw" else partial(torch.optim.AdamW, betas=(0.9, 0.95), fused=True)
     optimizers: list[torch.optim.Optimizer] = []
     if rest:  # adapters may be matrices alone
@@ -61,10 +61,10 @@ def make_optimizers(lm: LanguageModel, config: Rates) -> list[torch.optim.Optimi
 def _paged(parameters: list[nn.Parameter], lr: float, weight_decay: float) -> torch.optim.Optimizer:
     """Make a paged AdamW optimiser with the betas of QLoRA. On a CPU there is no paging."""
     optimizers = bitsandbytes().optim
-    made: torch.optim.Optimizer = optimizers.PagedAdamW32bit(
+    optimizer: torch.optim.Optimizer = optimizers.PagedAdamW32bit(
         [p for p in parameters if p.requires_grad], lr=lr, weight_decay=weight_decay, betas=(0.9, 0.999)
     )
-    return made
+    return optimizer
 
 
 def _hidden_matrices(lm: LanguageModel) -> list[nn.Parameter]:

@@ -5,7 +5,7 @@ return to a point that it has reached and try on from there, as in Ecoffet et al
 What it finds is shortened by leaving out actions that were not needed. No model plays, and nobody shows anything.
 
 Such a win makes no mistake, since it goes straight to what a player would have to find out. A policy that imitates it
-does not learn how to go on after a mistake, or after a test that has told something. So copies with random actions in
+does not learn how to go on after a mistake, or after a test that revealed something. So copies with random actions in
 between are imitated too, the random ones left out, as in Laskey et al. 2017, "DART: noise injection for robust
 imitation learning".
 """
@@ -114,11 +114,11 @@ class Search:
         # What was earned tells apart what a short text may hide, such as a key that was taken.
         text = "\x1f".join((seen.state, *seen.actions, f"{earned:.1f}"))
         key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        known = self.points.get(key)
-        if known is None:
+        point = self.points.get(key)
+        if point is None:
             self.points[key] = Point(actions, earned)
-        elif len(actions) < len(known.actions):
-            known.actions, known.earned = actions, earned
+        elif len(actions) < len(point.actions):
+            point.actions, point.earned = actions, earned
 
     def shorten(self, actions: tuple[str, ...]) -> tuple[str, ...]:
         """Leave out actions without which the same episode is still won, long stretches first."""
@@ -196,8 +196,8 @@ def find_wins(
             episodes = []
             if actions is not None:
                 # A dictionary, because a set's order is another one in each process.
-                ways = dict.fromkeys([(actions, frozenset()), *(search.detour(actions) for _ in range(detours))])
-                episodes = [episode_of(env, task, search.seed, *way) for way in ways]
+                wins = dict.fromkeys([(actions, frozenset()), *(search.detour(actions) for _ in range(detours))])
+                episodes = [episode_of(env, task, search.seed, *win) for win in wins]
             left -= search.steps
             yield episodes, search.steps
             if left <= 0:

@@ -45,8 +45,8 @@ class ReplayBuffer:
 
     def sample(self, count: int, rng: np.random.Generator) -> list[Episode]:
         """Draw `count` different episodes uniformly, or all of them (shuffled) if there are fewer."""
-        kept = self.episodes
-        return [kept[place] for place in self.draw(count, rng)]
+        episodes = self.episodes
+        return [episodes[index] for index in self.draw(count, rng)]
 
     def draw(self, count: int, rng: np.random.Generator, by_priority: bool = False, repeats: bool = False) -> list[int]:
         """Draw the indices of `count` episodes, uniformly or in proportion to their priorities.
@@ -59,8 +59,8 @@ class ReplayBuffer:
         if not self._kept:
             return []
         chances = np.array(self._priorities) / sum(self._priorities) if by_priority else None
-        number = count if repeats else min(count, len(self._kept))
-        return rng.choice(len(self._kept), number, replace=repeats, p=chances).tolist()
+        draws = count if repeats else min(count, len(self._kept))
+        return rng.choice(len(self._kept), draws, replace=repeats, p=chances).tolist()
 
     def set_priorities(self, indices: Sequence[int], priorities: Sequence[float]) -> None:
         """Set the priorities (above 0) of the episodes at these indices."""

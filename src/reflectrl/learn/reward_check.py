@@ -134,9 +134,9 @@ def luck_decides(make_env: Callable[[], TextEnv], tasks: Sequence[Task], walks: 
     """
     envs = make_env(), make_env()
     try:
-        for number, task in enumerate(tasks[:walks]):
-            rng = np.random.default_rng(number)
-            seen = [env.reset(seed=number + 1000 * i, options={"task": task})[0] for i, env in enumerate(envs)]
+        for task_index, task in enumerate(tasks[:walks]):
+            rng = np.random.default_rng(task_index)
+            seen = [env.reset(seed=task_index + 1000 * i, options={"task": task})[0] for i, env in enumerate(envs)]
             for _ in range(steps):
                 if seen[0] != seen[1] or envs[0].done != envs[1].done:
                     return True
@@ -170,7 +170,7 @@ def random_play(
         The episodes of a batch of tasks.
     """
     taken = played_episodes = 0
-    found: set[float] = set()
+    returns: set[float] = set()
     choice = False
     for k in itertools.count():
         for start in range(0, len(tasks), batch):
@@ -182,9 +182,9 @@ def random_play(
             yield played
             signal = signal_of(played)
             taken, played_episodes = taken + signal.steps, played_episodes + len(played)
-            found |= {signal.lowest, signal.highest}
+            returns |= {signal.lowest, signal.highest}
             choice |= signal.most > 1
-            promising = choice and len(found) > 1
+            promising = choice and len(returns) > 1
             if taken >= (steps if promising else RARE):
                 return
         if played_episodes >= EPISODES and promising:

@@ -220,7 +220,7 @@ class EpisodeRollouts(Rollouts):
             for k in range(config.group):
                 seed = named_seed(self.seed, "rollout", update, i, k)
                 jobs.append(Job(task, seed, provenance, start, horizon))
-        order = {job.seed: number for number, job in enumerate(jobs)}
+        order = {job.seed: index for index, job in enumerate(jobs)}
         batch, reflecting = config.episodes, config.reflect_probability
         # Only a critic asks what would have followed a time limit, and it reads what the policy reads.
         estimated = config.baseline == "critic"

@@ -62,9 +62,9 @@ def train_sft(
     held_out: Any = [validation[i] for i in spread(row_groups(validation, config.by_episode), config.eval_rows)]
     trainer = Trainer(lm, make_optimizers(lm, config), config.max_grad_norm, state_folder)
     batches = shuffled_batches(groups, config.batch_size, seed, skip=trainer.step)
-    every = config.eval_every
+    eval_every = config.eval_every
     if config.eval_epochs:
-        every = min(every, max(1, config.eval_epochs * len(train) // config.batch_size))
+        eval_every = min(eval_every, max(1, config.eval_epochs * len(train) // config.batch_size))
     while not trainer.has_ended(config.steps) and trainer.stale < config.patience:
         torch.manual_seed(named_seed(seed, "dropout", trainer.step))  # at each step, so that resuming changes nothing
         trainer.set_rate(cosine(trainer.step, config.steps, config.warmup))
@@ -84,7 +84,7 @@ def train_sft(
         trainer.update({"loss": mean_nll})
         trainer.step += 1
 
-        if trainer.is_due(every, config.steps):
+        if trainer.is_due(eval_every, config.steps):
             eval_loss = evaluate_loss(lm, held_out, config.batch_size, share, trainer.team)
             metrics, score = {"loss": trainer.means()["loss"], "eval_loss": eval_loss}, [-eval_loss]
             if config.keep == "accuracy":

@@ -75,7 +75,7 @@ def flatten(
     rewards, returns, won, ends, task_ids = [], [], [], [], []
     cut_offs: dict[int, Question] = {}
     rendered: dict[Hashable, Ids] = {}  # a log repeats its first observations in many episodes
-    for number, episode in enumerate(episodes):
+    for episode_index, episode in enumerate(episodes):
         # Only repeated steps may lack a choice. Elsewhere it would be missing data, which must not pass silently.
         first = replayed(episode) if "started_from" in episode.provenance else 0
         for step in episode.steps[first:]:
@@ -99,7 +99,7 @@ def flatten(
         won.append(torch.full((len(episode.steps) - first,), float(episode.success)))
         ends.append(len(prompts))
         if (cut := episode.cut_off) is not None and cut.observation.actions:
-            cut_offs[number] = (policy.prompt(cut.observation, cut.reflection), cut.observation.actions)
+            cut_offs[episode_index] = (policy.prompt(cut.observation, cut.reflection), cut.observation.actions)
         group = episode.task.id
         if first:  # returns from there on cannot be compared with returns of whole episodes
             group = f"{group} from step {first}"
@@ -149,15 +149,15 @@ def policy_pass(
     Args:
         packing: `list` leaves packing to the backend, `no_sharing` encodes each prompt by itself.
     """
-    numbers: dict[Question, int] = {}  # of distinct questions, in the order of their first step
-    number_of_step = list[int]()
+    question_rows: dict[Question, int] = {}  # of distinct questions, in the order of their first step
+    row_of_step = list[int]()
     for i in index:
         question = (steps.prompts[i], steps.actions[i])
-        number_of_step.append(numbers.setdefault(question, len(numbers)))
-    number_N = torch.tensor(number_of_step, device=policy.lm.device)
-    prompts, actions = map(list, zip(*numbers, strict=True))
+        row_of_step.append(question_rows.setdefault(question, len(question_rows)))
+    row_N = torch.tensor(row_of_step, device=policy.lm.device)
+    prompts, actions = map(list, zip(*question_rows, strict=True))
     logits_PA, hidden_PD = policy.logits(packing(prompts), actions)
     counts = torch.tensor(list(map(len, actions)), device=policy.lm.device)
     legal_PA = torch.arange(logits_PA.shape[1], device=policy.lm.device)[None] < counts[:, None]
     logp_PA = restricted_log_softmax(logits_PA / (policy.sampling.temperature or 1.0), legal_PA)
-    return logp_PA[number_N], hidden_PD[number_N]
+    return logp_PA[row_N], hidden_PD[row_N]

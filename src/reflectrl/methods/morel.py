@@ -153,7 +153,7 @@ def predictor(lm: LanguageModel, longest: int) -> Predict:
     draft, draw, unused = DraftModel(), sampler(Sampling(0.0)), np.random.default_rng(0)
 
     def predict(questions: Sequence[tuple[Scene, str]]) -> list[Effect | None]:
-        prompts = [tokenize(lm, Prompt("", question(*asked)), reserve=longest) for asked in questions]
+        prompts = [tokenize(lm, Prompt("", question(*pair)), reserve=longest) for pair in questions]
         written = lm.backend.write(prompts, longest, draw, [unused] * len(prompts), draft_model=draft)
         texts = [lm.tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in written]
         return [read_effect(text.removeprefix(" ")) for text in texts]
@@ -165,8 +165,8 @@ def agreed(questions: Sequence[tuple[Scene, str]], models: Sequence[Predict]) ->
     """Return the effects that all models predict alike; None where they differ."""
     effects = list[Effect | None]()
     for first, *others in zip(*(predict(questions) for predict in models), strict=True):
-        alike = all(other == first for other in others)
-        effects.append(first if alike else None)
+        unanimous = all(other == first for other in others)
+        effects.append(first if unanimous else None)
     return effects
 
 
@@ -175,14 +175,14 @@ def explore(starts: Sequence[Scene], models: Sequence[Predict], most: int, progr
 
     Args:
         most: largest number of scenes.
-        progress: is told the number of scenes so far.
+        progress: receives the number of scenes so far.
     """
     effects = dict[Scene, list[Effect | None]]()
     waiting = dict.fromkeys(starts)
     while waiting and len(effects) < most:
         scenes = list(islice(waiting, min(SIDE_BY_SIDE, most - len(effects))))
-        asked = [(scene, action) for scene in scenes for action in scene.actions]
-        answers = iter(agreed(asked, models))
+        questions = [(scene, action) for scene in scenes for action in scene.actions]
+        answers = iter(agreed(questions, models))
         for scene in scenes:
             del waiting[scene]
             effects[scene] = list(islice(answers, len(scene.actions)))
@@ -232,9 +232,9 @@ def accuracy_words(table: Table, held_out: Sequence[Transition]) -> str:
         if predicted:  # compared as texts, in which rewards are rounded
             same = effect_text(predicted) == effect_text(effect)
             right, wrong = right + same, wrong + (not same)
-    known = [effect is not None for effects in table.effects.values() for effect in effects]
+    is_known = [effect is not None for effects in table.effects.values() for effect in effects]
     return (
-        f"{len(table.effects)} states, {sum(known) / len(known):.0%} of the effects known;"
+        f"{len(table.effects)} states, {sum(is_known) / len(is_known):.0%} of the effects known;"
         f" of {len(held_out)} held-out steps {right / len(held_out):.1%} right, {wrong / len(held_out):.1%} wrong"
     )
 

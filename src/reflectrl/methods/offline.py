@@ -87,8 +87,8 @@ def train_offline(
 
     items = train = items_of(data, config.algorithm)
     if evaluate is None:
-        rows, held = split([data.units[item.rows[0]] for item in items], config.held_out, seed)
-        train, held_out = [items[i] for i in rows], [items[i] for i in held]
+        rows, held_out_rows = split([data.units[item.rows[0]] for item in items], config.held_out, seed)
+        train, held_out = [items[i] for i in rows], [items[i] for i in held_out_rows]
     weights_N = sampling_weights(train, cache, config)
     sampling = config.sampling if config.algorithm in DRAWN else "none"
     imitable = sum(data.imitable[item.rows[0]] for item in train) if data.imitable else 0
@@ -120,12 +120,12 @@ def train_offline(
         terms: Metrics = {}
         own = trainer.team.part(rows)
         for part in np.array_split(own, min(config.accumulate, len(own))) if own else ():
-            loss_N, noted = losses_of(data, cache, [train[i] for i in part], config)
+            loss_N, part_metrics = losses_of(data, cache, [train[i] for i in part], config)
             loss = loss_N.sum() / len(rows)
             loss.backward()
             share = len(part) / len(rows)
             accumulate(terms, {"loss": loss})
-            accumulate(terms, noted, share)
+            accumulate(terms, part_metrics, share)
         trainer.update(terms)
         trainer.step += 1
 
@@ -194,7 +194,7 @@ def play_tasks(
     from reflectrl.core.rollout import Job, rollout
 
     jobs = [Job(task, named_seed(seed, task.id, i)) for task in tasks for i in range(times)]
-    order = {job.seed: number for number, job in enumerate(jobs)}
+    order = {job.seed: index for index, job in enumerate(jobs)}
     policy.clear_cache()
     return sorted(rollout(jobs, make_env, policy), key=lambda episode: order[episode.seed])
 
@@ -353,14 +353,14 @@ def _criticised(build: Build, log: Path, reference: Policy) -> tuple[Dataset, Re
     name, seed, config = "offline-critic", build.seed, offline_settings(build.recipe)
     episodes = list(without_reflections(read_episodes(log)))
     data = step_dataset(reference, episodes, config)
-    noted: list[dict[str, float]] = []
+    fit_metrics: list[dict[str, float]] = []
     folder, fitting_seed = build.out.with_name(name), named_seed(seed, "critic")
-    cache = distributed.first(lambda: cached_critic(folder, data, episodes, config, fitting_seed, noted.append))
-    if noted:
+    cache = distributed.first(lambda: cached_critic(folder, data, episodes, config, fitting_seed, fit_metrics.append))
+    if fit_metrics:
         shared = {"kind": "offline_critic", "seed": seed, "arm": None}
         run = build.context.run
         with MetricsFile(run.metrics(seed, name), run.learner(seed, name), shared) as file:
-            for metrics in noted:
+            for metrics in fit_metrics:
                 file.write(metrics)
     return data, cache
 
@@ -391,8 +391,8 @@ def evaluate_on_validation(
     from reflectrl.learn.validation import evaluate_policy, evenly
 
     tasks = evenly(make(recipe.env).tasks("validation"), offline_settings(recipe).eval_episodes)
-    asking = asked_for(CONDITIONS[algorithm], recipe) if algorithm in CONDITIONS else None
-    return evaluate_policy(policy, asking, envs, tasks, recipe.rl.eval_sampling, seed)
+    condition_player = asked_for(CONDITIONS[algorithm], recipe) if algorithm in CONDITIONS else None
+    return evaluate_policy(policy, condition_player, envs, tasks, recipe.rl.eval_sampling, seed)
 
 
 def note_progress(file: MetricsFile, build: Build, config: OfflineConfig, metrics: dict[str, Any]) -> Verdict:

@@ -87,17 +87,19 @@ def train_rejection(
             episodes = rollouts.latest.learned
             drawn = draw_reflections(rollouts, draw_states(episodes, settings.states, round_seed), batch, round_seed)
             values = try_actions(rollouts, episodes, list(drawn), envs, round_seed)
-            kept, gains = keep_best(rollouts, episodes, drawn, values)
-            batches = shuffled_batches([range(i, i + 1) for i in range(len(kept))], settings.batch_size, round_seed, 0)
-            for _ in range(settings.steps if kept else 0):
-                rows = [kept[i] for i in next(batches)]
+            examples, gains = keep_best(rollouts, episodes, drawn, values)
+            batches = shuffled_batches(
+                [range(i, i + 1) for i in range(len(examples))], settings.batch_size, round_seed, 0
+            )
+            for _ in range(settings.steps if examples else 0):
+                rows = [examples[i] for i in next(batches)]
                 tokens = sum(len(row.ids) - row.start for row in rows)
                 loss = summed_nll(lm, rows, pack) / tokens
                 loss.backward()
                 trainer.update({"reflection_loss": float(loss.detach())})
-            metrics["judged"], metrics["kept"] = sum(map(len, drawn.values())), len(kept)
+            metrics["judged"], metrics["kept"] = sum(map(len, drawn.values())), len(examples)
             metrics["gain"] = float(np.mean(gains or [0.0]))
-            metrics |= trainer.means() if kept else {}
+            metrics |= trainer.means() if examples else {}
 
 
 class State(NamedTuple):
@@ -118,8 +120,8 @@ def draw_states(episodes: Sequence[Episode], most: int, seed: int) -> list[State
         for i in range(replayed(episode), len(episode.steps)):
             first_met.setdefault(episode.steps[i].observation, State(e, i))
     states = list(first_met.values())
-    chosen = np.random.default_rng(seed).permutation(len(states))[:most]
-    return [states[i] for i in sorted(chosen.tolist())]
+    indices = np.random.default_rng(seed).permutation(len(states))[:most]
+    return [states[i] for i in sorted(indices.tolist())]
 
 
 def draw_reflections(
@@ -130,16 +132,16 @@ def draw_reflections(
 
     from reflectrl.core.players.base import LiveEpisode
 
-    wanted = [(state, k) for state in states for k in range(rollouts.settings.samples)]
+    draws = [(state, k) for state in states for k in range(rollouts.settings.samples)]
     drawn: dict[State, list[Turn]] = defaultdict(list)
-    for first in range(0, len(wanted), batch):
-        part = wanted[first : first + batch]
-        lives = []
+    for first in range(0, len(draws), batch):
+        part = draws[first : first + batch]
+        live_episodes = []
         for (e, i), k in part:
             episode, rng = rollouts.latest.learned[e], np.random.default_rng(named_seed(seed, "reflection", e, i, k))
-            nowhere = cast("TextEnv", None)  # a reflector reads the observation only
-            lives.append(LiveEpisode(nowhere, episode.task, 0, rng, episode.steps[i].observation))
-        for (state, _), turn in zip(part, rollouts.drawing.turns(lives), strict=True):
+            no_env = cast("TextEnv", None)  # a reflector reads the observation only
+            live_episodes.append(LiveEpisode(no_env, episode.task, 0, rng, episode.steps[i].observation))
+        for (state, _), turn in zip(part, rollouts.drawing.turns(live_episodes), strict=True):
             drawn[state].append(turn)
     return drawn
 
@@ -157,12 +159,12 @@ def try_actions(
 
     forget(rollouts.speaker)
     player = Together(rollouts.speaker, rollouts.policy)
-    chosen: dict[int, list[int]] = defaultdict(list)
+    steps_by_episode: dict[int, list[int]] = defaultdict(list)
     for e, i in states:
-        chosen[e].append(i)
+        steps_by_episode[e].append(i)
     tried: dict[State, list[Tried]] = {}
     count = rollouts.settings.continuations
-    for e, steps in chosen.items():
+    for e, steps in steps_by_episode.items():
         for i, outcome in outcomes(episodes[e], steps, envs, player, count, 0, named_seed(seed, "outcomes", e)).items():
             tried[State(e, i)] = outcome
     played = sum(action.played for action in chain.from_iterable(tried.values()))

@@ -171,25 +171,25 @@ def update_reflector(
                 # A mean over tokens weighs a slice by its tokens, a mean over reflections by its reflections.
                 weight = token_share if settings.ratio == "token" else share
                 loss = weight * terms["policy_loss"]
-                noted = {name: weight * float(term.detach()) for name, term in terms.items()}
+                part_metrics = {name: weight * float(term.detach()) for name, term in terms.items()}
                 with torch.set_grad_enabled(settings.entropy_coef > 0):
                     entropy = losses.entropy(logp_MV).mean()
-                noted["entropy"] = token_share * float(entropy.detach())
+                part_metrics["entropy"] = token_share * float(entropy.detach())
                 loss = loss - token_share * settings.entropy_coef * entropy
                 if rollouts.reflector_reference is not None:
                     with torch.no_grad():
                         reference_MV, _, _ = token_logp(rollouts.reflector_reference, rows, settings.temperature)
                     kl = losses.categorical_kl(logp_MV, reference_MV).mean()
-                    noted["kl"] = token_share * float(kl.detach())
+                    part_metrics["kl"] = token_share * float(kl.detach())
                     loss = loss + token_share * settings.kl_coef * kl
                 if critic is not None:
                     firsts = torch.tensor([0, *lengths[:-1]], device=lm.device).cumsum(0)
                     values_R = critic(hidden_MD[firsts].detach())  # state at the prompt's end: blind to the reflection
                     value_loss = losses.value_loss(values_R, drawn.returns_R[part].to(values_R))
-                    noted["value_loss"] = share * float(value_loss.detach())
+                    part_metrics["value_loss"] = share * float(value_loss.detach())
                     loss = (0.0 if warming else loss) + share * config.critic_coef * value_loss
                 loss.backward()
-                accumulate(totals, noted)
+                accumulate(totals, part_metrics)
             accumulate(metrics, trainer.update(totals), len(every) / len(drawn.rows))
     return {f"reflection_{name}": value for name, value in metrics.items()} | drawn.metrics
 

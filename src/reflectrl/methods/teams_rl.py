@@ -132,8 +132,8 @@ def by_length(env: TextEnv, tasks: Sequence[Task], seed: int) -> dict[str, list[
     steps = {task.id: expert_length(env, task, named_seed(seed, "length", task.id)) for task in tasks}
     ordered = sorted(tasks, key=lambda task: (steps[task.id], task.id))
     thirds = dict[str, list[Task]]()
-    for name, places in zip(LENGTHS, np.array_split(np.arange(len(ordered)), len(LENGTHS)), strict=True):
-        thirds[name] = [ordered[i] for i in places]
+    for name, indices in zip(LENGTHS, np.array_split(np.arange(len(ordered)), len(LENGTHS)), strict=True):
+        thirds[name] = [ordered[i] for i in indices]
     return thirds
 
 
@@ -190,13 +190,13 @@ def train_teams(
     trainer = Trainer(policy.lm, make_optimizers(policy.lm, config), config.max_grad_norm, state_folder)
     loss = evaluate_loss(policy.lm, held_out, config.batch_size, no_sharing)
     done: list[tuple[int, float]] = trainer.resumed["lessons"] if trainer.resumed else []
-    for number, (chosen, gain) in enumerate(done):  # what was taught before a kill
-        rows += examples(lesson(chosen, number))
-        teacher.learn(chosen, gain)
+    for round_index, (lesson_index, gain) in enumerate(done):  # what was taught before a kill
+        rows += examples(lesson(lesson_index, round_index))
+        teacher.learn(lesson_index, gain)
     while not trainer.has_ended(settings.rounds):
         rng = np.random.default_rng(named_seed(seed, "round", trainer.step))
-        chosen = int(rng.choice(len(LESSONS), p=teacher.probabilities()))
-        rows += examples(lesson(chosen, trainer.step))
+        lesson_index = int(rng.choice(len(LESSONS), p=teacher.probabilities()))
+        rows += examples(lesson(lesson_index, trainer.step))
         trainer.set_rate(cosine(trainer.step, settings.rounds, config.warmup))
         mean_nll = 0.0
         for step in range(settings.steps if rows else 0):
@@ -211,8 +211,8 @@ def train_teams(
             trainer.update({"loss": mean_nll})
         before, loss = loss, evaluate_loss(policy.lm, held_out, config.batch_size, no_sharing)
         gain = before - loss
-        teacher.learn(chosen, gain)
-        done = [*done, (chosen, gain)]
+        teacher.learn(lesson_index, gain)
+        done = [*done, (lesson_index, gain)]
         trainer.step += 1
         trainer.keep_if_best([-loss])
         chances = {

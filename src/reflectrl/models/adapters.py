@@ -64,10 +64,10 @@ def adapter_settings(folder: Path) -> dict[str, Any]:
             share a backbone.
     """
     path = folder / SETTINGS
-    found = read_json(path)
-    if found.get("megatron_config") is not None:
+    settings = read_json(path)
+    if settings.get("megatron_config") is not None:
         raise UserError(f"{path} names a module to be imported (megatron_core); such adapters are not loaded")
-    bias, kind = found.get("bias") or "none", str(found.get("peft_type")).upper()
+    bias, kind = settings.get("bias") or "none", str(settings.get("peft_type")).upper()
     if bias != "none":
         raise UserError(
             f"{path}: the adapter also changes its backbone's biases (bias = {str(bias)!r}), which all players and"
@@ -75,7 +75,7 @@ def adapter_settings(folder: Path) -> dict[str, Any]:
         )
     if kind in VIRTUAL:
         raise UserError(f"{path}: an adapter of the kind {kind} puts virtual tokens before prompts; it is not loaded")
-    return found
+    return settings
 
 
 @contextmanager

@@ -68,23 +68,23 @@ class BlockAttention:
                 for block, texts in zip(self.blocks, self._texts, strict=True)
             ]
         outs, grouped = [], query_NHD.shape[1] != key_NGD.shape[1]
-        for i, (query, some) in enumerate(by_block(query_NHD, lengths, wanted)):
+        for i, (query, token_indices) in enumerate(by_block(query_NHD, lengths, wanted)):
             block, mask, texts = self.blocks[i], self._masks[i], self._texts[i]
             if texts is not None:
                 if len(query):
                     prompt = self._before(i, layer, keys, values)
-                    outs.append(attend_texts(query, prompt, (keys[i], values[i]), texts, some))
+                    outs.append(attend_texts(query, prompt, (keys[i], values[i]), texts, token_indices))
                 continue
             if self.caches is not None:
-                parts = [[whole] for whole in self.caches[i].append(layer, block.start, keys[i], values[i])]
+                parts = [[cached] for cached in self.caches[i].append(layer, block.start, keys[i], values[i])]
             else:
-                parts = [[*(of[b][:, :, :n] for b, n in block.context), of[i]] for of in (keys, values)]
+                parts = [[*(tensors[b][:, :, :n] for b, n in block.context), tensors[i]] for tensors in (keys, values)]
             if not len(query):
                 continue
-            key, value = (some_parts[0] if len(some_parts) == 1 else torch.cat(some_parts, 2) for some_parts in parts)
-            if some is not None:
-                mask = visible(block, query.detach(), some)
-            causal = mask is None and some is None and len(query) > 1
+            key, value = (pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2) for pieces in parts)
+            if token_indices is not None:
+                mask = visible(block, query.detach(), token_indices)
+            causal = mask is None and token_indices is None and len(query) > 1
             with kept_in_parts((key, value), parts):
                 out_1HSD = functional.scaled_dot_product_attention(
                     query.transpose(0, 1)[None], key, value, mask, dropout, causal, enable_gqa=grouped
@@ -96,9 +96,9 @@ class BlockAttention:
         """Return keys and values (1, G, T, D) of the tokens before a block, from its cache or from earlier blocks."""
         block = self.blocks[i]
         if self.caches is not None:
-            held = self.caches[i].layers[layer][:, :, : block.start]
-            return held[:1], held[1:]
-        key, value = (torch.cat([of[b][:, :, :n] for b, n in block.context], 2) for of in (keys, values))
+            cached = self.caches[i].layers[layer][:, :, : block.start]
+            return cached[:1], cached[1:]
+        key, value = (torch.cat([tensors[b][:, :, :n] for b, n in block.context], 2) for tensors in (keys, values))
         return key, value
 
 
@@ -150,11 +150,11 @@ def kept_in_parts(
     Contexts overlap, so the concatenated copies would take a quarter of the memory of a long episode's update. With
     dropout, torch saves tensors of other shapes, which are kept unchanged.
     """
-    if not torch.is_grad_enabled() or recomputed.get() or all(len(some) == 1 for some in parts):
+    if not torch.is_grad_enabled() or recomputed.get() or all(len(pieces) == 1 for pieces in parts):
         return contextlib.nullcontext()
     parts_of = {
-        (whole.data_ptr(), whole.shape): [part.detach() for part in some]
-        for whole, some in zip(concatenated, parts, strict=True)
+        (joined.data_ptr(), joined.shape): [part.detach() for part in pieces]
+        for joined, pieces in zip(concatenated, parts, strict=True)
     }
     return torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: parts_of.get((tensor.data_ptr(), tensor.shape), tensor.detach()),
@@ -209,16 +209,16 @@ class DecodingAttention:
         """Begin a pass in which each row adds its `pending` tokens. Return all ids (N,) and positions (N,)."""
         running, wide = len(pending), max(self._least, *map(len, pending))
         rows = zip(self.slots, self.held, pending, strict=True)
-        added = [(token, held + i, slot, i) for slot, held, ids in rows for i, token in enumerate(ids)]
-        ids_N, places_N, self._slots_N, self._depths_N = to_device(self.device, *zip(*added, strict=True))
+        added = [(token, length + i, slot, i) for slot, length, ids in rows for i, token in enumerate(ids)]
+        ids_N, positions_N, self._slots_N, self._depths_N = to_device(self.device, *zip(*added, strict=True))
         # Each query sees its row's tokens up to its own. Padding sees the first token, since softmax of none is NaN.
-        last_RS = places_N.new_zeros(running, wide)
-        last_RS[self._slots_N, self._depths_N] = places_N
-        end = max(place for _, place, _, _ in added) + 1
+        last_RS = positions_N.new_zeros(running, wide)
+        last_RS[self._slots_N, self._depths_N] = positions_N
+        end = max(position for _, position, _, _ in added) + 1
         self._hidden_RST = torch.arange(end, device=self.device) > last_RS[..., None]
-        self._places_N = places_N
-        self.pairs = sum(place + 1 for _, place, _, _ in added)
-        return ids_N, places_N
+        self._places_N = positions_N
+        self.pairs = sum(position + 1 for _, position, _, _ in added)
+        return ids_N, positions_N
 
     def __call__(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, *_: object) -> Tensor:
         keys, values = self._layers[layer]
@@ -271,5 +271,5 @@ def folded(query_RSHD: Tensor, key_RGTD: Tensor, value_RGTD: Tensor, mask_RQT: T
 
 def to_device(device: torch.device, *columns: Sequence[int] | np.ndarray) -> tuple[Tensor, ...]:
     """Copy columns of integers to a device as tensors, in one transfer for which the host does not wait."""
-    whole = torch.from_numpy(np.concatenate([np.asarray(column, np.int64) for column in columns]))
-    return whole.to(device, non_blocking=True).split([len(column) for column in columns])
+    joined = torch.from_numpy(np.concatenate([np.asarray(column, np.int64) for column in columns]))
+    return joined.to(device, non_blocking=True).split([len(column) for column in columns])

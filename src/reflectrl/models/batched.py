@@ -164,10 +164,10 @@ class _Moved(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         """Put each row's gradient back in its place."""
         back, *ignored = ctx.saved_tensors
-        found = gradients[0][back]
+        gradient = gradients[0][back]
         if ignored:
-            found = found.masked_fill(ignored[0].view(-1, *[1] * (found.ndim - 1)), 0.0)
-        return found, None, None, None
+            gradient = gradient.masked_fill(ignored[0].view(-1, *[1] * (gradient.ndim - 1)), 0.0)
+        return gradient, None, None, None
 
 
 def length_buckets(blocks: Sequence[Block]) -> list[list[int]]:
@@ -215,12 +215,13 @@ class _Batch:
         self._before = [end - len(tokens) for end, tokens in zip(ends, seen, strict=True)]
         """Number of tokens that each row sees in its KV cache."""
         rows = np.repeat(np.arange(len(blocks)), [len(tokens) for tokens in seen])
-        places = np.concatenate([np.arange(first, end) for first, end in zip(self._before, ends, strict=True)])
+        positions = np.concatenate([np.arange(first, end) for first, end in zip(self._before, ends, strict=True)])
         starts = np.array([block.start for block in blocks])
         tokens_E, count = np.concatenate(seen), 1 + max(map(int, map(np.max, seen)))
         token_RT = np.arange(len(blocks) * self.long).reshape(-1, self.long) % count
-        token_RT[rows, places] = tokens_E  # padding is spread over many tokens, so that no token collects all gradients
-        columns = (rows, places, tokens_E, starts, token_RT.ravel(), *trie_pairs(blocks))
+        # Padding is spread over many tokens, so that no token collects all gradients.
+        token_RT[rows, positions] = tokens_E
+        columns = (rows, positions, tokens_E, starts, token_RT.ravel(), *trie_pairs(blocks))
         self._rows_E, self._places_E, self._tokens_E, self._starts_R, tokens, *self._related = to_device(
             device, *columns
         )
@@ -230,13 +231,13 @@ class _Batch:
     def attend(self, layer: int, query_RSHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, dropout: float) -> Tensor:
         """Compute the attention output (R, S, H · D) of the rows' queries."""
         group = query_RSHD.shape[2] // key_NGD.shape[1]
-        kept: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        hooks: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if self.caches is None:
             key_RGTD, value_RGTD = (self._gather(part) for part in (key_NGD, value_NGD))
-            kept = self._gathered_again((key_RGTD, value_RGTD), (key_NGD, value_NGD))
+            hooks = self._gathered_again((key_RGTD, value_RGTD), (key_NGD, value_NGD))
         else:
             key_RGTD, value_RGTD = self._behind_caches(layer, key_NGD, value_NGD)
-        with kept:
+        with hooks:
             if self.blocks[0].start:
                 mask = self._mask(query_RSHD, group)
                 return folded(query_RSHD, key_RGTD, value_RGTD, mask, dropout)
@@ -252,12 +253,12 @@ class _Batch:
         """Make autograd save the parts, and gather them again in the backward pass (as `kept_in_parts`)."""
         if not torch.is_grad_enabled() or recomputed.get():
             return contextlib.nullcontext()
-        again = {
-            (whole.data_ptr(), whole.shape): partial(self._gather, part.detach())
-            for whole, part in zip(gathered, parts, strict=True)
+        regather = {
+            (copy.data_ptr(), copy.shape): partial(self._gather, part.detach())
+            for copy, part in zip(gathered, parts, strict=True)
         }
         return torch.autograd.graph.saved_tensors_hooks(
-            lambda tensor: again.get((tensor.data_ptr(), tensor.shape), tensor.detach()),
+            lambda tensor: regather.get((tensor.data_ptr(), tensor.shape), tensor.detach()),
             lambda saved: saved() if isinstance(saved, partial) else saved,
         )
 
@@ -284,11 +285,11 @@ class _Batch:
     def _mask(self, query_RSHD: Tensor, group: int) -> Tensor:
         """Return the additive mask (R, group · S, T) in the layout of `folded`. It is the same in every layer."""
         if group not in self._masks:
-            places_T, starts_R11 = torch.arange(self.long, device=query_RSHD.device), self._starts_R[:, None, None]
+            positions_T, starts_R11 = torch.arange(self.long, device=query_RSHD.device), self._starts_R[:, None, None]
             if self.blocks[0].trie is None:  # each sees its own past
-                seen_RST = places_T <= starts_R11 + torch.arange(self.wide, device=query_RSHD.device)[:, None]
+                seen_RST = positions_T <= starts_R11 + torch.arange(self.wide, device=query_RSHD.device)[:, None]
             else:
-                seen_RST = (places_T < starts_R11).repeat(1, self.wide, 1)
+                seen_RST = (positions_T < starts_R11).repeat(1, self.wide, 1)
                 seen_RST[tuple(self._related)] = True
             mask_RST = query_RSHD.new_zeros(seen_RST.shape).masked_fill_(~seen_RST, -torch.inf)
             self._masks[group] = mask_RST.repeat(1, group, 1)
@@ -296,16 +297,16 @@ class _Batch:
 
 
 def trie_pairs(blocks: Sequence[Block]) -> list[np.ndarray]:
-    """Return the visible pairs of tokens in tries as three columns: the block, and the places of query and key in it.
+    """Return the visible pairs of tokens in tries as three columns: the block, and the positions of query and key.
 
-    A key's place counts the tokens before the block too.
+    A key's position counts the tokens before the block too.
     """
-    found = [np.empty((0, 3), np.int64)]
+    triples = [np.empty((0, 3), np.int64)]
     for row, block in enumerate(blocks):
         if block.trie is not None:
             pairs = np.argwhere(block.trie.ancestors())
-            found.append(np.insert(pairs, 0, row, axis=1) + np.array([0, 0, block.start]))
-    return list(np.concatenate(found).T)
+            triples.append(np.insert(pairs, 0, row, axis=1) + np.array([0, 0, block.start]))
+    return list(np.concatenate(triples).T)
 
 
 def causal(query_RSHD: Tensor, key_RGTD: Tensor, value_RGTD: Tensor, dropout: float) -> Tensor:

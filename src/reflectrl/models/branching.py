@@ -127,11 +127,11 @@ class _TwoParts(torch.autograd.Function):
             mask: additive mask (B, 1, 1, K) of a row's own keys; None if they are the queries' tokens in order.
         """
         rows = len(query_BGSD)
-        behind, total_1GQ = _flash(_together(query_BGSD), prompt_key_1GTD, prompt_value_1GTD)
-        among_BGSD, own_total_BGS = _flash(query_BGSD, key_BGKD, value_BGKD, 0.0, mask is None, attn_mask=mask)
-        behind_BGSD, total_BGS = _by_row(behind, rows), _by_row(total_1GQ[..., None], rows)[..., 0]
-        share_BGS1 = (total_BGS - own_total_BGS).sigmoid()[..., None].to(among_BGSD.dtype)
-        out_BGSD: Tensor = torch.lerp(among_BGSD, behind_BGSD, share_BGS1)
+        prompt_out_1GQD, total_1GQ = _flash(_together(query_BGSD), prompt_key_1GTD, prompt_value_1GTD)
+        own_out_BGSD, own_total_BGS = _flash(query_BGSD, key_BGKD, value_BGKD, 0.0, mask is None, attn_mask=mask)
+        prompt_out_BGSD, total_BGS = _by_row(prompt_out_1GQD, rows), _by_row(total_1GQ[..., None], rows)[..., 0]
+        share_BGS1 = (total_BGS - own_total_BGS).sigmoid()[..., None].to(own_out_BGSD.dtype)
+        out_BGSD: Tensor = torch.lerp(own_out_BGSD, prompt_out_BGSD, share_BGS1)
         saved = (query_BGSD, prompt_key_1GTD, prompt_value_1GTD, key_BGKD, value_BGKD, out_BGSD)
         ctx.save_for_backward(*saved, torch.logaddexp(total_BGS, own_total_BGS), mask)
         return out_BGSD
@@ -143,8 +143,8 @@ class _TwoParts(torch.autograd.Function):
         [grad_BGSD] = gradients
         query, grad, out = (_together(part) for part in (query_BGSD, grad_BGSD, out_BGSD))
         total = _together(total_BGS[..., None])[..., 0].contiguous()
-        behind, *of_prompt = _flash_backward(grad, query, prompt_key, prompt_value, out, total, 0.0, False)
-        among_BGSD, *of_own = _flash_backward(
+        prompt_grad_1GQD, *of_prompt = _flash_backward(grad, query, prompt_key, prompt_value, out, total, 0.0, False)
+        own_grad_BGSD, *of_own = _flash_backward(
             grad_BGSD.contiguous(),
             query_BGSD,
             key_BGKD,
@@ -155,7 +155,7 @@ class _TwoParts(torch.autograd.Function):
             mask is None,
             attn_mask=mask,
         )
-        return among_BGSD + _by_row(behind, len(query_BGSD)), *of_prompt, *of_own, None
+        return own_grad_BGSD + _by_row(prompt_grad_1GQD, len(query_BGSD)), *of_prompt, *of_own, None
 
 
 def _together(part_BGSD: Tensor) -> Tensor:

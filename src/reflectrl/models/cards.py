@@ -23,8 +23,8 @@ OPTION_HEAD = "options.weight"
 
 def fingerprint(tokenizer: Any) -> str:
     """Return a digest of a tokenizer's vocabulary (16 hex digits), which identifies it."""
-    words = json.dumps(sorted(tokenizer.get_vocab().items()), ensure_ascii=True)
-    return hashlib.sha256(words.encode()).hexdigest()[:16]
+    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()), ensure_ascii=True)
+    return hashlib.sha256(vocabulary.encode()).hexdigest()[:16]
 
 
 def check_card(folder: Path, tokenizer: Any, backbone: str = "") -> None:
@@ -37,18 +37,18 @@ def check_card(folder: Path, tokenizer: Any, backbone: str = "") -> None:
         return
     card, own = read_json(folder / CARD), fingerprint(tokenizer)
     at_hand = {"tokenizer": own, "backbone_tokenizer": backbone or own}
-    for key, found in at_hand.items():
-        wanted = card.get(key, card.get("tokenizer"))
-        if wanted != found:
-            raise UserError(f"checkpoint {folder} belongs to another tokenizer ({wanted}, not {found})")
+    for key, actual in at_hand.items():
+        expected = card.get(key, card.get("tokenizer"))
+        if expected != actual:
+            raise UserError(f"checkpoint {folder} belongs to another tokenizer ({expected}, not {actual})")
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a file that holds a JSON object. Raise UserError if it does not."""
     try:
-        found = json.loads(read_regular(path))
+        content = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise UserError(f"{path} must hold a JSON object")
-    return found
+    return content

@@ -134,10 +134,10 @@ def _walk_gpt2(
     for i, block in enumerate(base.h):
         query, key, value = enter(block, x_ND)
         # After the last block only the wanted tokens matter. The others still give keys and values to them.
-        some = wanted if i == len(base.h) - 1 else None
-        if some is not None:
-            query, x_ND = query[some], x_ND[some]
-        x_ND = leave(block, x_ND, attend(i, query, key, value, 0.0, some))
+        layer_wanted = wanted if i == len(base.h) - 1 else None
+        if layer_wanted is not None:
+            query, x_ND = query[layer_wanted], x_ND[layer_wanted]
+        x_ND = leave(block, x_ND, attend(i, query, key, value, 0.0, layer_wanted))
     return base.ln_f(x_ND)
 
 
@@ -173,10 +173,10 @@ def _walk_llama(
     cos_N1D, sin_N1D = cos_1ND[0][:, None], sin_1ND[0][:, None]
     for i, layer in enumerate(base.layers):
         query, key, value = enter(layer, x_ND, cos_N1D, sin_N1D)
-        some = wanted if i == len(base.layers) - 1 else None
-        if some is not None:
-            query, x_ND = query[some], x_ND[some]
-        x_ND = leave(layer, x_ND, attend(i, query, key, value, 0.0, some))
+        layer_wanted = wanted if i == len(base.layers) - 1 else None
+        if layer_wanted is not None:
+            query, x_ND = query[layer_wanted], x_ND[layer_wanted]
+        x_ND = leave(layer, x_ND, attend(i, query, key, value, 0.0, layer_wanted))
     return _rms_norm(base.norm, x_ND)
 
 
@@ -242,8 +242,8 @@ def turned_rows() -> range:
     EPYC from two rows on. On an Intel Xeon it takes half as long for two rows, as long for six, and up to two and a
     half times as long for 7 to 16. Other processors have not been measured.
     """
-    known = {"AuthenticAMD": range(2, 9), "GenuineIntel": range(7, 17)}
-    return known.get(processor().maker, range(0))
+    row_ranges = {"AuthenticAMD": range(2, 9), "GenuineIntel": range(7, 17)}
+    return row_ranges.get(processor().maker, range(0))
 
 
 def fuse_activations(core: nn.Module) -> None:

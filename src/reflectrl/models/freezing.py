@@ -25,11 +25,11 @@ def freeze(core: Any, layers: int, name: str) -> None:
     Raises:
         UserError: the model has no more than `layers` layers, or the library does not mark its layers.
     """
-    found = layers_of(core)
-    if not found:
+    blocks = layers_of(core)
+    if not blocks:
         raise UserError(f"model {name!r} ({core.config.model_type}) cannot learn with model.frozen_layers")
-    if layers >= len(found):
-        raise UserError(f"model {name!r} has {len(found)} layers; model.frozen_layers must be less, not {layers}")
+    if layers >= len(blocks):
+        raise UserError(f"model {name!r} has {len(blocks)} layers; model.frozen_layers must be less, not {layers}")
     tables = [module for module in core.modules() if isinstance(module, nn.Embedding)]
-    for module in (*tables, *found[:layers]):
+    for module in (*tables, *blocks[:layers]):
         module.requires_grad_(False)

@@ -83,14 +83,14 @@ class DraftModel:
         that were right (one half if there were none).
         """
         best: tuple[float, str, Evidence] = (0.0, END, ("", 0, 0))
-        found = False
+        in_prompt = False
         for length in reversed(CONTEXTS):
             if length > len(text):
                 continue
             context, guesses = text[-length:], list[tuple[str, Evidence]]()
-            if length >= IN_PROMPT and not found:
+            if length >= IN_PROMPT and not in_prompt:
                 after = prompt.rfind(context, 0, -1) + length
-                if found := after >= length:
+                if in_prompt := after >= length:
                     guesses.append((prompt[after], ("prompt", length, 0)))
             if context in self._next:
                 token, times = self._next[context]
@@ -111,8 +111,8 @@ class DraftModel:
         """
         for i, evidence in enumerate(draft.evidence[: held + 1]):
             right, tried = self._trials.get(evidence, (0.0, 0.0))
-            kept = 0.5 if tried >= FADING else 1.0
-            self._trials[evidence] = kept * right + (i < held), kept * tried + 1
+            decay = 0.5 if tried >= FADING else 1.0
+            self._trials[evidence] = decay * right + (i < held), decay * tried + 1
         if text is None:
             return
         if len(self._next) >= self.limit:
@@ -123,8 +123,8 @@ class DraftModel:
                 if length > i:
                     break
                 context, token = text[i - length : i], text[i]
-                known, times = self._next.get(context, (token, 0))
-                if known == token:
+                next_token, times = self._next.get(context, (token, 0))
+                if next_token == token:
                     self._next[context] = token, min(times + 1, SURE)
                 else:  # it makes way for another when it has failed as often as it was right
-                    self._next[context] = (known, times - 1) if times > 1 else (token, 1)
+                    self._next[context] = (next_token, times - 1) if times > 1 else (token, 1)

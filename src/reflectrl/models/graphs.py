@@ -53,9 +53,9 @@ class DecodingGraphs:
         Args:
             room: largest number of tokens that a row may add.
         """
-        places = tuple(weight.data_ptr() for weight in self.weights())
-        if places != self._places:
-            self._buffers, self._places = {}, places
+        addresses = tuple(weight.data_ptr() for weight in self.weights())
+        if addresses != self._places:
+            self._buffers, self._places = {}, addresses
         rows = 1 << (len(caches) - 1).bit_length()
         # One cell more, in which padding leaves its keys and values.
         cells = max(len(cache.ids) for cache in caches) + room + 1
@@ -73,11 +73,11 @@ class DecodingGraphs:
 
     def _make_room(self, nbytes: int) -> None:
         """Drop the oldest buffers until there is room for a new one."""
-        kept = sum(buffer.nbytes for buffer in self._buffers.values())
+        used_bytes = sum(buffer.nbytes for buffer in self._buffers.values())
         for rows in list(self._buffers):
-            if kept + nbytes <= self.most_bytes:
+            if used_bytes + nbytes <= self.most_bytes:
                 return
-            kept -= self._buffers.pop(rows).nbytes
+            used_bytes -= self._buffers.pop(rows).nbytes
 
 
 class GraphDecoding:
@@ -102,18 +102,18 @@ class GraphDecoding:
         ids_RW = np.zeros((self._buffer.rows, wide), np.int64)
         cells_RW = np.full_like(ids_RW, spare)
         self.pairs = 0
-        for slot, held, ids in zip(self.slots, self.held, pending, strict=True):
+        for slot, length, ids in zip(self.slots, self.held, pending, strict=True):
             ids_RW[slot, : len(ids)] = ids
-            cells_RW[slot, : len(ids)] = range(held, held + len(ids))
-            self.pairs += len(ids) * held + len(ids) * (len(ids) + 1) // 2
+            cells_RW[slot, : len(ids)] = range(length, length + len(ids))
+            self.pairs += len(ids) * length + len(ids) * (len(ids) + 1) // 2
         # Padding sees the first token, since softmax of none is NaN.
         positions_RW = np.where(cells_RW == spare, 0, cells_RW)
         rows = zip(self.slots, pending, strict=True)
-        chosen = np.concatenate([slot * wide + np.arange(len(ids)) for slot, ids in rows])
-        sizes = [ids_RW.size] * 3 + [len(chosen)]
-        whole = np.concatenate([ids_RW.ravel(), cells_RW.ravel(), positions_RW.ravel(), chosen])
-        *inputs, chosen_N = torch.from_numpy(whole).to(self._buffer.device, non_blocking=True).split(sizes)
-        return self._buffer.passes(wide)(torch.stack(inputs))[chosen_N]
+        token_indices = np.concatenate([slot * wide + np.arange(len(ids)) for slot, ids in rows])
+        sizes = [ids_RW.size] * 3 + [len(token_indices)]
+        joined = np.concatenate([ids_RW.ravel(), cells_RW.ravel(), positions_RW.ravel(), token_indices])
+        *inputs, token_indices_N = torch.from_numpy(joined).to(self._buffer.device, non_blocking=True).split(sizes)
+        return self._buffer.passes(wide)(torch.stack(inputs))[token_indices_N]
 
     def keep(self, counts: Sequence[int], stay: Sequence[int]) -> None:
         """Keep the first `counts[row]` tokens that the latest pass added to each row, and continue the rows `stay`."""
@@ -189,7 +189,7 @@ class _Pass:
     def _record(self) -> None:
         """Record the pass. It runs before as well, so that libraries can prepare what may not be recorded."""
         # Weights that autocast has cast and kept would be freed after its block, while the recording still reads them.
-        kept = torch.is_autocast_cache_enabled()
+        cache_enabled = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
         try:
             stream = torch.cuda.Stream()
@@ -201,4 +201,4 @@ class _Pass:
             with torch.cuda.graph(self._graph):
                 self._hidden_ND = self._run()
         finally:
-            torch.set_autocast_cache_enabled(kept)
+            torch.set_autocast_cache_enabled(cache_enabled)

@@ -37,7 +37,7 @@ def hf_forward(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) ->
             core.set_attn_implementation(ATTENTION)
         except (ValueError, AttributeError) as error:
             raise _own_attention(core.config.model_type) from error
-    nothing = ids_N.new_ones(1, 1, 1, 1, dtype=torch.bool)  # a mask that is ready as it is, so none is made
+    mask_1111 = ids_N.new_ones(1, 1, 1, 1, dtype=torch.bool)  # a mask that is ready as it is, so none is made
     layers: list[int] = []
 
     def noted(layer: int, *rest: Any) -> Tensor:
@@ -46,7 +46,7 @@ def hf_forward(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) ->
 
     with attending(noted):
         output = body_of(core)(
-            input_ids=ids_N[None], position_ids=positions_N[None], attention_mask=nothing, use_cache=False
+            input_ids=ids_N[None], position_ids=positions_N[None], attention_mask=mask_1111, use_cache=False
         )
     if layers != [*range(core.config.get_text_config().num_hidden_layers)]:  # the library warns, and uses its own
         raise _own_attention(core.config.model_type)

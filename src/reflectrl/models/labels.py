@@ -76,20 +76,20 @@ def find_labels(tokenizer: Any, count: int | None = None, opening: str = "") -> 
     Raises:
         UserError: the tokenizer has fewer than `count` labels.
     """
-    known = _of.setdefault(tokenizer, {})
-    if opening not in known:
-        merged, apart = _single_tokens(tokenizer, opening, ""), dict[str, int]()
+    labels_by_opening = _of.setdefault(tokenizer, {})
+    if opening not in labels_by_opening:
+        merged, spaced = _single_tokens(tokenizer, opening, ""), dict[str, int]()
         if len(merged) < ENOUGH and not opening:
-            apart = _single_tokens(tokenizer, opening, " ")
-        gap, found = ("", merged) if len(merged) >= min(len(apart), ENOUGH) else (" ", apart)
-        known[opening] = Labels(tuple(found), tuple(found.values()), gap)
-    every = known[opening]
-    if count is not None and len(every.texts) < count:
+            spaced = _single_tokens(tokenizer, opening, " ")
+        gap, tokens = ("", merged) if len(merged) >= min(len(spaced), ENOUGH) else (" ", spaced)
+        labels_by_opening[opening] = Labels(tuple(tokens), tuple(tokens.values()), gap)
+    labels = labels_by_opening[opening]
+    if count is not None and len(labels.texts) < count:
         raise UserError(
-            f"the tokenizer has {len(every.texts)} single-token choice labels, but {count} actions are to be listed;"
+            f"the tokenizer has {len(labels.texts)} single-token choice labels, but {count} actions are to be listed;"
             " use another model, or an environment that lists fewer actions"
         )
-    return Labels(every.texts[:count], every.token_ids[:count], every.gap)
+    return Labels(labels.texts[:count], labels.token_ids[:count], labels.gap)
 
 
 def _single_tokens(tokenizer: Any, opening: str, gap: str) -> dict[str, int]:
@@ -97,8 +97,8 @@ def _single_tokens(tokenizer: Any, opening: str, gap: str) -> dict[str, int]:
     stem = list(tokenizer.encode(opening or STEM + gap, add_special_tokens=False))
     labels, before = list(candidates()), opening or f"{STEM} "
     texts = [before + label for label in labels]  # in a single call, which is much quicker than one for each
-    found: dict[int, str] = {}
+    label_of: dict[int, str] = {}
     for label, ids in zip(labels, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True):
         if len(ids) == len(stem) + 1 and ids[: len(stem)] == stem:
-            found.setdefault(ids[-1], label)
-    return {label: token for token, label in found.items()}
+            label_of.setdefault(ids[-1], label)
+    return {label: token for token, label in label_of.items()}

@@ -216,10 +216,12 @@ class LightModel(ABC):
 
     def _shared(self, ids: Ids) -> int:
         """Return the length of the common prefix of a prompt and the last one."""
-        known = self._latest.ids
-        if known[: len(ids)] == ids:
+        cached = self._latest.ids
+        if cached[: len(ids)] == ids:
             return len(ids)
-        return next((i for i, (one, other) in enumerate(zip(ids, known, strict=False)) if one != other), len(known))
+        return next(
+            (i for i, (token, other) in enumerate(zip(ids, cached, strict=False)) if token != other), len(cached)
+        )
 
     def further(self, ids: Ids, cache: Cache) -> tuple[np.ndarray, Cache]:
         """Run the model on tokens after a cache; return the last hidden state (D,) and the extended cache."""
@@ -228,11 +230,11 @@ class LightModel(ABC):
         hidden_TT = np.triu(np.ones((new, new), bool), 1)  # causal mask: True for later positions
         x_TD = self._embed(np.array(ids), positions_T)
         layers = []
-        for number, held in enumerate(cache.layers):
-            queries, keys, values = self._enter(number, x_TD, positions_T)
-            held = _extended(held, keys, values)
-            x_TD = self._leave(number, x_TD, self._attend(queries, held, hidden_TT))
-            layers.append(held)
+        for i, cached in enumerate(cache.layers):
+            queries, keys, values = self._enter(i, x_TD, positions_T)
+            cached = _extended(cached, keys, values)
+            x_TD = self._leave(i, x_TD, self._attend(queries, cached, hidden_TT))
+            layers.append(cached)
         return self._end(x_TD[-1:])[0], Cache((*cache.ids, *ids), tuple(layers))
 
     def score_options(self, options: Sequence[Ids], cache: Cache) -> np.ndarray:
@@ -246,8 +248,8 @@ class LightModel(ABC):
         scores_A = np.empty(len(options))
         order = sorted(range(len(options)), key=lambda option: options[option])
         for part in _runs_of([len(options[option]) for option in order], MOST_TOKENS):
-            chosen = [order[i] for i in part]
-            scores_A[chosen] = self._ends([options[option] for option in chosen], cache) @ self.option_head_D
+            indices = [order[i] for i in part]
+            scores_A[indices] = self._ends([options[option] for option in indices], cache) @ self.option_head_D
         return scores_A
 
     def _ends(self, options: Sequence[Ids], cache: Cache) -> np.ndarray:
@@ -262,12 +264,12 @@ class LightModel(ABC):
         hidden_NN = ~sees_NN
         positions_N = past + depths_N
         x_ND = self._embed(np.array(token_of), positions_N)
-        for number, held in enumerate(cache.layers):
-            queries, keys, values = self._enter(number, x_ND, positions_N)
-            held = _extended(held, keys, values)
-            if number == len(cache.layers) - 1:  # only the ends are needed from here on
+        for i, cached in enumerate(cache.layers):
+            queries, keys, values = self._enter(i, x_ND, positions_N)
+            cached = _extended(cached, keys, values)
+            if i == len(cache.layers) - 1:  # only the ends are needed from here on
                 queries, x_ND, hidden_NN = queries[:, ends], x_ND[ends], hidden_NN[ends]
-            x_ND = self._leave(number, x_ND, self._attend(queries, held, hidden_NN))
+            x_ND = self._leave(i, x_ND, self._attend(queries, cached, hidden_NN))
         return self._end(x_ND)
 
     def logits(self, hidden_D: np.ndarray, tokens: Sequence[int] | None = None) -> np.ndarray:
@@ -314,7 +316,7 @@ class LightLlama(LightModel):
         self.frequencies_D = 1.0 / theta ** (np.arange(0, self.width, 2, dtype=np.float32) / self.width)
         single = {name.removeprefix("model."): weight for name, weight in weights.items()}
         self.embeddings_VD, self.norm_D = single["embed_tokens.weight"], single["norm.weight"]
-        blocks = [_layer(single, f"layers.{number}.") for number in range(config["num_hidden_layers"])]
+        blocks = [_layer(single, f"layers.{i}.") for i in range(config["num_hidden_layers"])]
         hidden, inner = config["hidden_size"], config["intermediate_size"]
         all_heads, fewer = self.heads * self.width, self.shared_heads * self.width
         wanted = {
@@ -388,7 +390,7 @@ class LightGPT2(LightModel):
         single = {name.removeprefix("transformer."): weight for name, weight in weights.items()}
         self.embeddings_VD, self.positions_TD = single["wte.weight"], single["wpe.weight"]
         self.last = _layer(single, "ln_f.")
-        blocks = [_layer(single, f"h.{number}.") for number in range(config["n_layer"])]
+        blocks = [_layer(single, f"h.{i}.") for i in range(config["n_layer"])]
         hidden = int(config["n_embd"])
         inner = int(config.get("n_inner") or 4 * hidden)
         wanted: dict[str, tuple[int, ...]] = {
@@ -470,13 +472,13 @@ def _gelu(x: np.ndarray) -> np.ndarray:
 
 def _runs_of(sizes: Sequence[int], most: int) -> list[range]:
     """Split rows into runs of at most `most` tokens together. A single row may be longer."""
-    found, start, total = list[range](), 0, 0
+    runs, start, total = list[range](), 0, 0
     for row, size in enumerate(sizes):
         if row > start and total + size > most:
-            found.append(range(start, row))
+            runs.append(range(start, row))
             start, total = row, 0
         total += size
-    return [*found, range(start, len(sizes))]
+    return [*runs, range(start, len(sizes))]
 
 
 def _branches(options: Sequence[Ids]) -> tuple[list[int], list[int], list[int]]:

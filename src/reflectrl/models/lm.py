@@ -138,10 +138,10 @@ class LanguageModel:
         config = self._shape
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        kept = self.dtype
+        dtype = self.dtype
         if is_mixed(self.device, self.mixed_play):
-            kept = torch.bfloat16  # as autocast computes keys and values
-        return int(2 * self.layers * heads * width * kept.itemsize)
+            dtype = torch.bfloat16  # as autocast computes keys and values
+        return int(2 * self.layers * heads * width * dtype.itemsize)
 
     @property
     def activation_bytes(self) -> int:

@@ -182,12 +182,12 @@ def _fit_backbone(owner: LanguageModel, folder: Path, config: ModelConfig) -> La
     backbone = fingerprint(owner.tokenizer)
     check_card(folder, tokenizer, backbone)
     with fitting(folder, owner.base):
-        brings = make_room(owner.model, folder, len(tokenizer))
+        brings_embeddings = make_room(owner.model, folder, len(tokenizer))
     return replace(
         owner,
         tokenizer=tokenizer,
         backbone_tokenizer=_unless_same(backbone, tokenizer),
-        brings_embeddings=brings,
+        brings_embeddings=brings_embeddings,
     )
 
 
@@ -211,10 +211,10 @@ def chat_in(folder: Path, tokenizer: Any, base: str, how: str, system: str = "")
     if how == "off":
         return None
     if card is not None and "chat" in card:
-        told = card["chat"]
-        if not isinstance(told, dict) or {name: type(value) for name, value in told.items()} != CHAT:
+        fields = card["chat"]
+        if not isinstance(fields, dict) or {name: type(value) for name, value in fields.items()} != CHAT:
             raise UserError(f"{folder / CARD}: 'chat' must have 'before', 'after' (texts) and 'end' (a number)")
-        return Chat(**told)
+        return Chat(**fields)
     if how == "auto" and (card is not None or not has_template(tokenizer)):
         return None  # trained without a template, or none is there
     if not has_template(tokenizer):
@@ -289,8 +289,8 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
         for parameter in [] if quantised else model.parameters():
             # Weights begin anywhere in a mapped file, which costs a fifth of the time of decoding's small products.
             parameter.data = parameter.data.clone()
-    if (whole := _context(model.config, config, False)) < LEAST_CONTEXT:
-        raise UserError(f"model {source!r} reads at most {whole} tokens; players need {LEAST_CONTEXT} or more")
+    if (full_context := _context(model.config, config, False)) < LEAST_CONTEXT:
+        raise UserError(f"model {source!r} reads at most {full_context} tokens; players need {LEAST_CONTEXT} or more")
     context, precisions = _context(model.config, config, True), (config.mixed_precision, config.mixed_play)
     packed = config.backend != "plain"
     gpu = device.type == "cuda"
@@ -301,10 +301,12 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
             f"model {source!r} gives other numbers on the packed backend; set model.backend to auto or plain"
         )
     if not lm.engine_options.packed:
-        return replace(lm, context=whole)
-    if context < whole:
+        return replace(lm, context=full_context)
+    if context < full_context:
         warn_once(
-            lm, source, [f"it reads at most {context} tokens, its window; with model.backend=plain it reads {whole}"]
+            lm,
+            source,
+            [f"it reads at most {context} tokens, its window; with model.backend=plain it reads {full_context}"],
         )
     return lm
 
@@ -373,10 +375,10 @@ def require_adapter_loaded(peft: Any, folder: Path, name: str) -> None:
     saved = set(load_peft_weights(str(folder), device="cpu"))
     own = set(get_peft_model_state_dict(peft, adapter_name=name, save_embedding_layers=False))
     # PEFT saves tied tensors once or twice, depending on its version. Both names belong to tensors of the model.
-    known = {key.replace(f".{name}", "") for key in peft.state_dict()}
+    model_keys = {key.replace(f".{name}", "") for key in peft.state_dict()}
     # Embeddings of the backbone are saved beside an adapter whose tokenizer has more tokens (`make_room`).
-    known |= {key for key in saved if key.endswith(("embed_tokens.weight", "wte.weight", "lm_head.weight"))}
-    require_all_loaded(f"adapter {folder}", own - saved, saved - own - known)
+    model_keys |= {key for key in saved if key.endswith(("embed_tokens.weight", "wte.weight", "lm_head.weight"))}
+    require_all_loaded(f"adapter {folder}", own - saved, saved - own - model_keys)
 
 
 def _context(model: Any, config: ModelConfig, packed: bool) -> int:

@@ -37,17 +37,17 @@ def _of_process() -> float:
 
 
 def _of_machine() -> float:
-    found = float("inf")
+    available = float("inf")
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found = 1024.0 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+        available = 1024.0 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
-        return found if limit == "max" else min(found, float(int(limit) - used))
+        return available if limit == "max" else min(available, float(int(limit) - used))
     except (OSError, StopIteration, ValueError):
-        if found == float("inf") and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        if available == float("inf") and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
             return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-        return found
+        return available
 
 
 def free_bytes(device: torch.device) -> float:

@@ -84,16 +84,16 @@ def option_logits(
         prompts: a packing if there are no caches. Gradients flow through it.
         caches: KV cache of each prompt. Afterwards it holds the prompt, but no option.
     """
-    options = [option_trie(one) for one in candidates]
+    options = [option_trie(prompt_options) for prompt_options in candidates]
     if caches is None:
         assert isinstance(prompts, Packing)
-        hidden_PD, ends = _one_pass(backend, prompts, [one.trie for one in options])
+        hidden_PD, ends = _one_pass(backend, prompts, [prompt_options.trie for prompt_options in options])
     else:
-        hidden_PD, ends = _passes(backend, prompts, [one.trie for one in options], caches)
+        hidden_PD, ends = _passes(backend, prompts, [prompt_options.trie for prompt_options in options], caches)
     rows = []
-    for one, end_AD in zip(options, ends, strict=True):
+    for prompt_options, end_AD in zip(options, ends, strict=True):
         scores_A = option_scores(end_AD, head_D)
-        rows.append(scores_A[torch.from_numpy(np.argsort(one.order)).to(scores_A.device)])
+        rows.append(scores_A[torch.from_numpy(np.argsort(prompt_options.order)).to(scores_A.device)])
     return pad_sequence(rows, batch_first=True, padding_value=-torch.inf), hidden_PD
 
 
@@ -104,8 +104,8 @@ def _one_pass(
     behind = zip(tries, packing.lengths(), packing.paths, strict=True)
     branches = [Block(trie.ids, length, path, trie) for trie, length, path in behind]
     ends = _ends(tries, sum(len(block.ids) for block in packing.blocks))
-    whole = replace(packing, blocks=[*packing.blocks, *branches])
-    hidden_MD = backend.encode(whole, [*packing.ends(), *ends], caches and [*caches, *caches])
+    combined = replace(packing, blocks=[*packing.blocks, *branches])
+    hidden_MD = backend.encode(combined, [*packing.ends(), *ends], caches and [*caches, *caches])
     hidden_PD, *parts = hidden_MD.split([len(tries), *(len(trie.paths) for trie in tries)])
     return hidden_PD, parts
 
@@ -120,15 +120,15 @@ def _passes(
     hidden_PD = backend.read(prompts, caches=caches)
     parts = [(i, part) for i, trie in enumerate(tries) for part in parts_of(trie, backend.pass_tokens)]
     ends: list[list[Tensor]] = [[] for _ in tries]
-    for chosen in chunks([len(part.ids) for _, part in parts], backend.pass_tokens):
-        together = parts[chosen]
-        blocks = [Block(part.ids, len(prompts[i]), (), part) for i, part in together]
-        at = _ends([part for _, part in together], 0)
-        hidden_MD = backend.encode(Packing(blocks), at, [caches[i] for i, _ in together])
-        split = hidden_MD.split([len(part.paths) for _, part in together])
-        for (i, _), end_AD in zip(together, split, strict=True):
+    for batch in chunks([len(part.ids) for _, part in parts], backend.pass_tokens):
+        batch_parts = parts[batch]
+        blocks = [Block(part.ids, len(prompts[i]), (), part) for i, part in batch_parts]
+        positions = _ends([part for _, part in batch_parts], 0)
+        hidden_MD = backend.encode(Packing(blocks), positions, [caches[i] for i, _ in batch_parts])
+        split = hidden_MD.split([len(part.paths) for _, part in batch_parts])
+        for (i, _), end_AD in zip(batch_parts, split, strict=True):
             ends[i].append(end_AD)
-    return hidden_PD, [torch.cat(some) for some in ends]
+    return hidden_PD, [torch.cat(part_ends) for part_ends in ends]
 
 
 def _ends(tries: Sequence[Trie], first: int) -> list[int]:
@@ -141,17 +141,17 @@ def parts_of(trie: Trie, most: int) -> list[Trie]:
     """Split a trie, text by text, into tries of about `most` nodes. Nodes that two parts share are in both."""
     if len(trie.ids) <= most:
         return [trie]
-    found = []
+    tries = []
     for part in chunks([len(path) for path in trie.paths], most):
         paths = trie.paths[part]
         nodes = sorted({node for path in paths for node in path})
-        number = {node: i for i, node in enumerate(nodes)}
-        found.append(
+        new_index = {node: i for i, node in enumerate(nodes)}
+        tries.append(
             Trie(
                 tuple(trie.ids[node] for node in nodes),
-                tuple(number.get(trie.parents[node], -1) for node in nodes),
+                tuple(new_index.get(trie.parents[node], -1) for node in nodes),
                 tuple(trie.depths[node] for node in nodes),
-                tuple(tuple(number[node] for node in path) for path in paths),
+                tuple(tuple(new_index[node] for node in path) for path in paths),
             )
         )
-    return found
+    return tries

@@ -326,17 +326,17 @@ class PackedBackend:
         if self.lm.engine_options.batched:
             states = [row.generator.bit_generator.state for row in rows]
             ahead = self._ahead(logits_NV, rows, draw)
-        going, depth = list(range(len(rows))), 0
-        while going:
-            at = [starts[slot] + depth for slot in going]
+        active, depth = list(range(len(rows))), 0
+        while active:
+            indices = [starts[slot] + depth for slot in active]
             if ahead:
-                drawn = [ahead[index] for index in at]
+                drawn = [ahead[index] for index in indices]
             else:
-                logits_BV = logits_NV if len(at) == len(logits_NV) else logits_NV[at]
-                tokens_B, logp_B = draw(logits_BV, [rows[slot].generator for slot in going])
+                logits_BV = logits_NV if len(indices) == len(logits_NV) else logits_NV[indices]
+                tokens_B, logp_B = draw(logits_BV, [rows[slot].generator for slot in active])
                 drawn = list(zip(tokens_B.tolist(), logp_B.tolist(), strict=True))
             agreeing = []
-            for slot, (token, logprob) in zip(going, drawn, strict=True):
+            for slot, (token, logprob) in zip(active, drawn, strict=True):
                 row = rows[slot]
                 row.kept += 1
                 ended = token in self.ends
@@ -347,7 +347,7 @@ class PackedBackend:
                 row.done = ended or len(row.ids) >= row.limit
                 if not row.done and row.pending[row.kept : row.kept + 1] == [token]:
                     agreeing.append(slot)
-            going, depth = agreeing, depth + 1
+            active, depth = agreeing, depth + 1
         for row, state in zip(rows, states, strict=False):
             # `_ahead` took a number for every pending token. Rewind, then take one per kept token, as a CPU would.
             if row.generator.bit_generator.state != state:

@@ -38,28 +38,28 @@ def is_runaway(pattern: str) -> bool:
 
     Errs on the side of refusing. Patterns of the usual tokenizers repeat single characters and classes only.
     """
-    open_parts, place = [Part()], 0
+    open_parts, position = [Part()], 0
     closed: Part | None = None  # the group that ends here
-    while place < len(pattern):
-        letter = pattern[place]
-        if (found := QUANTIFIER.match(pattern, place)) and place > 0:
-            if _repeats(open_parts[-1], closed, *found.groups()):
+    while position < len(pattern):
+        letter = pattern[position]
+        if (match := QUANTIFIER.match(pattern, position)) and position > 0:
+            if _repeats(open_parts[-1], closed, *match.groups()):
                 return True
-            place = found.end()
-            if QUANTIFIER.match(pattern, place):
+            position = match.end()
+            if QUANTIFIER.match(pattern, position):
                 return True  # a quantifier of a quantifier
             closed = None
             continue
         closed = None
-        if pattern.startswith("\\g", place):
+        if pattern.startswith("\\g", position):
             return True  # calls a group again
         if letter == "\\":
-            place += 1
+            position += 1
         elif letter == "[":
-            place = _end_of_class(pattern, place)
+            position = _end_of_class(pattern, position)
         elif letter == "(":
-            open_parts.append(Part(atomic=pattern.startswith("(?>", place)))
-            place += 1 if pattern.startswith("(?", place) else 0
+            open_parts.append(Part(atomic=pattern.startswith("(?>", position)))
+            position += 1 if pattern.startswith("(?", position) else 0
         elif letter == ")" and len(open_parts) > 1:
             closed = open_parts.pop()
             open_parts[-1].varies |= closed.varies
@@ -69,13 +69,13 @@ def is_runaway(pattern: str) -> bool:
             open_parts[-1].repeated = 0
         if open_parts[-1].repeated > SPLIT:
             return True
-        place += 1
+        position += 1
     return open_parts[-1].repeated > SPLIT
 
 
 def _repeats(around: Part, closed: Part | None, quantifier: str, mode: str) -> bool:
     """Note a quantifier in the group around it; tell whether it repeats a group that varies."""
-    numbers = [int(number) for number in re.findall(r"\d+", quantifier)]
+    numbers = [int(digits) for digits in re.findall(r"\d+", quantifier)]
     ends = quantifier == "?" or (bool(numbers) and not quantifier.endswith(",}"))
     many = not ends or max(numbers, default=1) >= MANY
     possessive = mode == "+" and quantifier in ("*", "+", "?")

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 def body_of(core: Any) -> nn.Module:
     """Return the submodule of a causal language model that computes hidden states from token ids."""
     embeddings = core.get_input_embeddings()
-    for found in (core.get_decoder(), core.base_model):  # some families call other things a decoder, or a base
-        if found is not core and any(module is embeddings for module in found.modules()):
-            return found
+    for body in (core.get_decoder(), core.base_model):  # some families call other things a decoder, or a base
+        if body is not core and any(module is embeddings for module in body.modules()):
+            return body
     return core.model
 
 
@@ -79,9 +79,9 @@ class PlainBackend:
         """Run one sequence. Return hidden states (T, D) before the head, logits (T, V), and the library's output."""
         if self.lm.adapter is not None:
             self.lm.activate()
-        found: list[Tensor] = []
+        hidden_states: list[Tensor] = []
         # Both players of a pair may be adapters of one model, so the hook stays for a single pass only.
-        hook = self.body.register_forward_hook(lambda module, given, output: found.append(output[0]))
+        hook = self.body.register_forward_hook(lambda module, inputs, output: hidden_states.append(output[0]))
         device = self.core.get_input_embeddings().weight.device  # type: ignore[operator]
         try:
             output = self.core(input_ids=torch.tensor([ids], device=device), **{"use_cache": False, **options})
@@ -89,7 +89,7 @@ class PlainBackend:
             hook.remove()
         self.lm.counters.passes += 1
         self.lm.counters.logits += output.logits.numel()
-        return found[-1][0], output.logits[0], output
+        return hidden_states[-1][0], output.logits[0], output
 
     def read(
         self,
@@ -103,10 +103,10 @@ class PlainBackend:
         if at == "ends":
             return torch.stack([hidden_TD[-1] for hidden_TD in states])
         assert isinstance(prompts, Packing), "other tokens than the last are named by their places in a packing"
-        # Prompts share tokens in a packing, so several rows here belong to one of its places. Any of them will do.
-        places = np.concatenate([prompts.token_indices(i) for i in range(len(prompts))])
-        row_of = np.empty(places.max() + 1, dtype=np.int64)
-        row_of[places] = np.arange(len(places))
+        # Prompts share tokens in a packing, so several rows here belong to one of its tokens. Any of them will do.
+        indices = np.concatenate([prompts.token_indices(i) for i in range(len(prompts))])
+        row_of = np.empty(indices.max() + 1, dtype=np.int64)
+        row_of[indices] = np.arange(len(indices))
         if at != "all":
             row_of = row_of[list(at)]
         hidden_ND = torch.cat(states)
@@ -138,7 +138,7 @@ class PlainBackend:
 
     def _score_texts(self, prompt: Ids, candidates: Candidates, scoring: Scoring) -> tuple[Tensor, Tensor]:
         """Return log-probabilities (A,) of the actions' texts by `scoring`, and the hidden state (D,) of the prompt."""
-        found = []
+        scores = []
         for ids, words in zip(candidates.ids, candidates.words, strict=True):
             hidden_TD, logits_TV, _ = self.forward((*prompt, *ids[:-1]))
             logits_SV = logits_TV[len(prompt) - 1 :].float()
@@ -150,8 +150,8 @@ class PlainBackend:
                     totals.append(logits_SV[t, competing].logsumexp(-1))
                 total_S = torch.stack(totals)
             logp = (logits_SV[range(len(ids)), ids] - total_S).sum()
-            found.append(logp / {"token": len(ids), "word": words}.get(scoring, 1))
-        return torch.stack(found), hidden_TD[len(prompt) - 1]
+            scores.append(logp / {"token": len(ids), "word": words}.get(scoring, 1))
+        return torch.stack(scores), hidden_TD[len(prompt) - 1]
 
     def _score_options(self, prompt: Ids, candidates: Candidates) -> tuple[Tensor, Tensor]:
         """Return scores (A,) of the options by the learned head, and the hidden state (D,) of the prompt."""

@@ -45,5 +45,5 @@ def processor() -> Processor:
     except OSError:
         return Processor()
     pairs = (line.partition(":") for line in first.splitlines())
-    told = {key.strip(): value.strip() for key, _, value in pairs}
-    return Processor(told.get("vendor_id", ""), frozenset(told.get("flags", "").split()))
+    fields = {key.strip(): value.strip() for key, _, value in pairs}
+    return Processor(fields.get("vendor_id", ""), frozenset(fields.get("flags", "").split()))

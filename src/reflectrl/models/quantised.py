@@ -22,14 +22,14 @@ def quantisation(config: ModelConfig, device: torch.device) -> dict[str, Any]:
     if config.quantisation == "none":
         return {}
     bitsandbytes()
-    how = BitsAndBytesConfig(
+    settings = BitsAndBytesConfig(
         load_in_4bit=config.quantisation == "nf4",
         load_in_8bit=config.quantisation == "int8",
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=getattr(torch, config.dtype),
     )
-    return {"quantization_config": how, "device_map": {"": device}}
+    return {"quantization_config": settings, "device_map": {"": device}}
 
 
 def bitsandbytes() -> Any:

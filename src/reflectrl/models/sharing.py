@@ -106,11 +106,11 @@ class Packing(Sequence[Ids]):
 
     def lengths(self) -> list[int]:
         """Return the length of each prompt in tokens, including tokens before its first block."""
-        found = list[int]()
+        lengths = list[int]()
         for path in self.paths:
             first, _ = path[0]
-            found.append(self.blocks[first].start + sum(count for _, count in path))
-        return found
+            lengths.append(self.blocks[first].start + sum(count for _, count in path))
+        return lengths
 
 
 def no_sharing(prompts: Sequence[Ids]) -> Packing:
@@ -133,19 +133,19 @@ def pack(prompts: Sequence[Ids], least: int = LEAST) -> Packing:
     while waiting:
         group, offset, context = waiting.pop()
         spine = max(group, key=lambda i: len(prompts[i]))
-        number = len(packing.blocks)
+        block_index = len(packing.blocks)
         packing.blocks.append(Block(tuple(prompts[spine][offset:]), offset, context))
         branches: dict[tuple[int, Ids], list[int]] = defaultdict(list)
         for i in group:
             shared = shared_length(arrays[i], arrays[spine], offset)
             if shared == len(prompts[i]):
-                packing.paths[i] = (*context, (number, shared - offset))
+                packing.paths[i] = (*context, (block_index, shared - offset))
             elif shared - offset >= least:
                 branches[shared, ()].append(i)
             else:  # too short to share with the longest prompt; only prompts with equal first tokens can share more
                 branches[offset, tuple(prompts[i][offset : offset + least])].append(i)
         for (shared, _), members in branches.items():
-            stem = ((number, shared - offset),) if shared > offset else ()
+            stem = ((block_index, shared - offset),) if shared > offset else ()
             waiting.append((members, shared, (*context, *stem)))
     return packing
 
@@ -227,9 +227,9 @@ class KVCache:
             larger[:, :, :start] = self.layers[layer][:, :, :start]
             self.nbytes += larger.nbytes - self.layers[layer].nbytes
             self.layers[layer], self.whole = larger, None
-        held = self.layers[layer][:, :, :end]
-        held[:1, :, start:], held[1:, :, start:] = key_1GSD, value_1GSD
-        return held[:1], held[1:]
+        view = self.layers[layer][:, :, :end]
+        view[:1, :, start:], view[1:, :, start:] = key_1GSD, value_1GSD
+        return view[:1], view[1:]
 
     def first(self, count: int) -> Tensor:
         """Return keys and values (count, L, 2, G, D) of the first `count` tokens. A view if they are in one tensor."""
@@ -307,10 +307,10 @@ class KVCachePool:
         needs = [(count + ROUNDING) * self.token_bytes for count in tokens]
         for rows in chunks(needs, self.working):
             caches, passing = list[KVCache](), list[KVCache]()
-            for episode, kept in zip(episodes[rows], growing[rows], strict=True):
-                cache = self._of.setdefault(episode, KVCache()) if kept else KVCache()
+            for episode, grows in zip(episodes[rows], growing[rows], strict=True):
+                cache = self._of.setdefault(episode, KVCache()) if grows else KVCache()
                 caches.append(cache)
-                if not kept:
+                if not grows:
                     passing.append(cache)
             yield rows, caches
             self.peak = max(self.peak, sum(cache.nbytes for cache in (*passing, *self._of.values())))

@@ -77,12 +77,12 @@ def require_possible(key: str, value: Any) -> None:
 
 def _require_quick(path: Path) -> None:
     """Refuse a tokenizer whose patterns may take for ever, or whose replacements make texts far too long."""
-    found = read_json(path)
+    content = read_json(path)
     advice = "set model.trust_remote_code = true if you know where this model comes from"
-    for key, value in _leaves(found):
+    for key, value in _leaves(content):
         if key == "Regex" and isinstance(value, str) and is_runaway(value):
             raise UserError(f"{path}: the pattern {value[:100]!r} may take for ever to match; {advice}")
-    if prod(growth(found)) > MOST_GROWTH:
+    if prod(growth(content)) > MOST_GROWTH:
         raise UserError(f"{path}: its replacements would make a text more than {MOST_GROWTH} times as long; {advice}")
 
 

@@ -36,7 +36,7 @@ def files_of(model: str) -> Path:
     from huggingface_hub import try_to_load_from_cache  # slow to import, and needed for names only
 
     try:
-        found = try_to_load_from_cache(model, "config.json")
+        config_path = try_to_load_from_cache(model, "config.json")
     except ValueError:  # not a valid name on the hub either
         return folder
-    return Path(found).parent if isinstance(found, str) else folder
+    return Path(config_path).parent if isinstance(config_path, str) else folder

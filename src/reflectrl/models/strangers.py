@@ -65,10 +65,10 @@ def require_quick_patterns(path: Path, settings: Mapping[str, Any], model: nn.Mo
     patterns = sorted({text for text in _texts(settings) if re.search(r"[*+{]", text)})
     if not patterns:
         return
-    given = json.dumps([patterns, [name for name, _ in model.named_modules()]])
+    request = json.dumps([patterns, [name for name, _ in model.named_modules()]])
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", MATCH], input=given, text=True, capture_output=True, timeout=SECONDS
+            [sys.executable, "-I", "-S", "-c", MATCH], input=request, text=True, capture_output=True, timeout=SECONDS
         )
     except subprocess.TimeoutExpired:
         raise UserError(f"{path}: its patterns take for ever to match, such as {patterns[0][:100]!r}") from None
@@ -145,15 +145,15 @@ def require_all_loaded(about: str, missing: Iterable[str], unexpected: Iterable[
         "missing": sorted(missing),
         "unexpected": sorted(name for name in unexpected if not BUFFERS.search(name)),
     }
-    told = [f"{_listed(names)} {what}" for what, names in wrong.items() if names]
-    if told:
-        raise UserError(f"{about}: the names of its weights do not fit its configuration: {'; '.join(told)}")
+    problems = [f"{_listed(names)} {kind}" for kind, names in wrong.items() if names]
+    if problems:
+        raise UserError(f"{about}: the names of its weights do not fit its configuration: {'; '.join(problems)}")
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(name[:100] for name in names[:NAMED])
+    first_names = ", ".join(name[:100] for name in names[:NAMED])
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{shown}{more} {'is' if len(names) == 1 else 'are'}"
+    return f"{first_names}{more} {'is' if len(names) == 1 else 'are'}"
 
 
 @contextmanager

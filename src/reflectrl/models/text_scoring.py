@@ -90,13 +90,16 @@ def text_logits(
         for prompt, cache in zip(prompts, caches, strict=True):
             cache.match(prompt, REUSE)
     packing = prompts if isinstance(prompts, Packing) else remainders(prompts, caches or ())
-    tries = [make_trie(one.ids) for one in candidates]
-    found = zip(tries, packing.lengths(), packing.paths, strict=True)
-    branches = [Block(trie.ids, length, path, trie) for trie, length, path in found if trie.ids]
-    held = caches and [*caches, *(cache for cache, trie in zip(caches, tries, strict=True) if trie.ids)]
+    tries = [make_trie(actions.ids) for actions in candidates]
+    contexts = zip(tries, packing.lengths(), packing.paths, strict=True)
+    branches = [Block(trie.ids, length, path, trie) for trie, length, path in contexts if trie.ids]
+    block_caches = caches and [*caches, *(cache for cache, trie in zip(caches, tries, strict=True) if trie.ids)]
     first, nodes = sum(len(block.ids) for block in packing.blocks), sum(len(trie.ids) for trie in tries)
-    whole, at = replace(packing, blocks=[*packing.blocks, *branches]), [*packing.ends(), *range(first, first + nodes)]
-    hidden_MD = backend.encode(whole, at, held)
+    combined, positions = (
+        replace(packing, blocks=[*packing.blocks, *branches]),
+        [*packing.ends(), *range(first, first + nodes)],
+    )
+    hidden_MD = backend.encode(combined, positions, block_caches)
     return _logits(backend, hidden_MD, tries, candidates, scoring), hidden_MD[: len(tries)]
 
 
@@ -106,18 +109,28 @@ def _logits(
     """Compute logits (P, A) from hidden states of the P prompts' ends, followed by all nodes of the tries in order."""
     firsts = accumulate((len(trie.ids) for trie in tries), initial=len(tries))
     edges: dict[tuple[int, int], int] = {}  # (hidden state before a token, the token) -> its number
-    spelled: list[tuple[int, int, int]] = []  # (prompt, action, edge)
-    for p, (first, trie, one) in enumerate(zip(firsts, tries, texts, strict=False)):
-        for a, (path, ids) in enumerate(zip(trie.paths, one.ids, strict=True)):
+    action_edges: list[tuple[int, int, int]] = []  # (prompt, action, edge)
+    for p, (first, trie, prompt_texts) in enumerate(zip(firsts, tries, texts, strict=False)):
+        for a, (path, ids) in enumerate(zip(trie.paths, prompt_texts.ids, strict=True)):
             for source, token in zip([p, *(first + node for node in path)], ids, strict=True):
-                spelled.append((p, a, edges.setdefault((source, token), len(edges))))
-    rows, where = np.unique([source for source, _ in edges], return_inverse=True)
-    most = max(len(one.ids) for one in texts)
-    actions = [prompt * most + action for prompt, action, _ in spelled]
+                action_edges.append((p, a, edges.setdefault((source, token), len(edges))))
+    rows, row_of_edge = np.unique([source for source, _ in edges], return_inverse=True)
+    most = max(len(prompt_texts.ids) for prompt_texts in texts)
+    actions = [prompt * most + action for prompt, action, _ in action_edges]
     sizes = np.zeros((len(texts), most), np.int64)
-    for of, one in zip(sizes, texts, strict=True):
-        of[: len(one.ids)] = {"token": [len(ids) for ids in one.ids], "word": one.words}.get(scoring, 1)
-    columns = (rows, where, [token for _, token in edges], actions, [edge for *_, edge in spelled], sizes.ravel())
+    for sizes_A, prompt_texts in zip(sizes, texts, strict=True):
+        sizes_A[: len(prompt_texts.ids)] = {
+            "token": [len(ids) for ids in prompt_texts.ids],
+            "word": prompt_texts.words,
+        }.get(scoring, 1)
+    columns = (
+        rows,
+        row_of_edge,
+        [token for _, token in edges],
+        actions,
+        [edge for *_, edge in action_edges],
+        sizes.ravel(),
+    )
     rows_R, where_E, tokens_E, actions_S, edges_S, sizes_X = to_device(backend.device, *columns)
     score = _allowed_logp if scoring == "trie" else _token_logp
     logp_E = score(backend, hidden_MD[rows_R], where_E, tokens_E)

@@ -114,10 +114,10 @@ def warn_once(lm: LanguageModel, name: str, warnings: Sequence[str]) -> None:
 
     A run loads models of the same family again and again.
     """
-    doubts = f"({lm.core.config.model_type}): {'; '.join(warnings)}"  # type: ignore[union-attr]
-    if warnings and doubts not in logged:
-        logged.add(doubts)
-        logger.warning("reflectrl: model %s %s", name, doubts)
+    message = f"({lm.core.config.model_type}): {'; '.join(warnings)}"  # type: ignore[union-attr]
+    if warnings and message not in logged:
+        logged.add(message)
+        logger.warning("reflectrl: model %s %s", name, message)
 
 
 @contextmanager
@@ -267,8 +267,8 @@ class _Trial:
 
         Results of a longer sequence with this prefix are reused, because the model is causal.
         """
-        for known, (hidden_TD, logits_TV) in self._known.items():
-            if known[: len(ids)] == ids:
+        for cached_ids, (hidden_TD, logits_TV) in self._known.items():
+            if cached_ids[: len(ids)] == ids:
                 return hidden_TD[: len(ids)], logits_TV[: len(ids)]
         own = self.core.config._attn_implementation
         self.core.set_attn_implementation("eager")  # written out: fused attention ignores what it lacks
@@ -286,7 +286,7 @@ class _Trial:
         Raises:
             UserError: no candidate passes.
         """
-        doubt = ""
+        problem = ""
         for candidate in candidates:
             tried = replace(lm, engine_options=candidate.engine_options)
             if candidate.attention:
@@ -294,12 +294,12 @@ class _Trial:
             try:
                 check(tried)
             except Exception as error:  # of any kind: the engine meets code that it was not written for
-                doubt = doubt or (str(error) if isinstance(error, UserError) else one_line(error))
+                problem = problem or (str(error) if isinstance(error, UserError) else one_line(error))
                 continue
             if candidate.words:
-                self.warnings.append(f"{candidate.words} ({doubt[:100]})" if doubt else candidate.words)
+                self.warnings.append(f"{candidate.words} ({problem[:100]})" if problem else candidate.words)
             return tried
-        raise UserError(f"model {self.name!r}: its own forward pass gives varying numbers ({doubt[:200]})")
+        raise UserError(f"model {self.name!r}: its own forward pass gives varying numbers ({problem[:200]})")
 
     def require(self, what: str, actual: Tensor, expected: Tensor) -> None:
         """Raise UserError if logits or log-probabilities differ by more than rounding."""
@@ -317,18 +317,18 @@ class _Trial:
         """Raise the limits to what rounding alone explains, if the model's own forward pass works in float64."""
         prompts = (self.long, self.branch, self.tiny)
         rounded = [self.expected(ids) for ids in prompts]
-        remembered, self._known = self._known, {}
+        cached_outputs, self._known = self._known, {}
         try:
             with _in_float64(self.lm):
                 exact = [self.expected(ids) for ids in prompts]
         except Exception:  # of any kind: a library's layers need not be made for float64, and then nothing is allowed
             return
         finally:
-            self._known = remembered
+            self._known = cached_outputs
         for (hidden_TD, logits_TV), (exact_TD, exact_TV) in zip(rounded, exact, strict=True):
-            found = {HIDDEN: _farthest(hidden_TD, exact_TD), LOGITS: _distance(logits_TV[-1:], exact_TV[-1:])}
-            for of, rounding in found.items():
-                self.limits[of] = max(self.limits[of], min(WIDEST, ROUNDINGS * rounding))
+            rounding_errors = {HIDDEN: _farthest(hidden_TD, exact_TD), LOGITS: _distance(logits_TV[-1:], exact_TV[-1:])}
+            for quantity, rounding in rounding_errors.items():
+                self.limits[quantity] = max(self.limits[quantity], min(WIDEST, ROUNDINGS * rounding))
 
     # ---- what is tried ---------------------------------------------------------------------------------------------
 
@@ -337,13 +337,13 @@ class _Trial:
         backend = PackedBackend(lm)
         hidden_TD, logits_TV = (part[-2:] for part in self.expected(self.branch))
         rows = torch.linspace(0, logits_TV.shape[1] - 1, 5, device=lm.device).long()
-        where = torch.arange(5, device=lm.device) % 2
+        states = torch.arange(5, device=lm.device) % 2
         for scale in (1.0, *(spread / max(1e-6, float(logits_TV.float().std())) for spread in SPREADS)):
             scaled_TD = hidden_TD * scale
             own_TV = own_logits(self.core, scaled_TD)
             self.require("the head", backend.logits(scaled_TD), own_TV)
             self.require("some rows of the head", backend.logits(scaled_TD, rows), own_TV[:, rows])
-            self.require("a row of the head", backend.token_logits(scaled_TD, where, rows), own_TV[where, rows])
+            self.require("a row of the head", backend.token_logits(scaled_TD, states, rows), own_TV[states, rows])
 
     def try_body(self, lm: LanguageModel) -> None:
         """Check everything that play and learning do with the layers."""
@@ -359,11 +359,11 @@ class _Trial:
             self._require_hidden("a growing prompt", hidden_D[None], prompt)
         first, second = self.tiny[:2]
         texts = Candidates(((first, self.end), (first, second, self.end)), (1, 2))
-        wanted_PA = torch.stack([self._nats(self.branch, ids).sum() for ids in texts.ids])[None]
-        found_PA, _ = lm.backend.score(pack([self.branch]), [texts], "sum")
-        self.require("a text after a packed prompt", found_PA, wanted_PA)
-        found_PA, _ = lm.backend.score([self.branch], [texts], "sum", [KVCache()])
-        self.require("a text after a growing prompt", found_PA, wanted_PA)
+        expected_PA = torch.stack([self._nats(self.branch, ids).sum() for ids in texts.ids])[None]
+        actual_PA, _ = lm.backend.score(pack([self.branch]), [texts], "sum")
+        self.require("a text after a packed prompt", actual_PA, expected_PA)
+        actual_PA, _ = lm.backend.score([self.branch], [texts], "sum", [KVCache()])
+        self.require("a text after a growing prompt", actual_PA, expected_PA)
         self._try_writing(lm)
 
     def _try_packed(self, lm: LanguageModel) -> None:
@@ -403,8 +403,8 @@ def _greedy(logits_BV: Tensor, _: object) -> tuple[Tensor, Tensor]:
 
 def _farthest(found_TD: Tensor, wanted_TD: Tensor) -> float:
     """Return the largest difference of hidden states, relative to their norm."""
-    off_T = (found_TD - wanted_TD).float().norm(dim=-1) / wanted_TD.float().norm(dim=-1).clamp(min=1e-6)
-    return float(off_T.max())
+    error_T = (found_TD - wanted_TD).float().norm(dim=-1) / wanted_TD.float().norm(dim=-1).clamp(min=1e-6)
+    return float(error_T.max())
 
 
 def _distance(actual: Tensor, expected: Tensor) -> float:

@@ -26,7 +26,7 @@ def shapes_of(folder: Path, files: str = "model*.safetensors") -> dict[str, tupl
     Raises:
         UserError: a header cannot be read.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob(files)):
         try:
             if not path.is_file():
@@ -36,10 +36,10 @@ def shapes_of(folder: Path, files: str = "model*.safetensors") -> dict[str, tupl
                 if length > path.stat().st_size:
                     raise ValueError("the header is longer than the file")
                 header = json.loads(file.read(length))
-            found |= {name: tuple(one["shape"]) for name, one in header.items() if name != "__metadata__"}
+            shapes |= {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
         except (OSError, ValueError, RecursionError, struct.error, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is no safetensors file: {error}") from error
-    return found
+    return shapes
 
 
 def weight_bytes(shapes: Mapping[str, tuple[int, ...]], model: ModelConfig) -> float:

@@ -45,8 +45,8 @@ def load_recipe(path: str | Path, overrides: Overrides = (), trust: bool = False
             names code, an address or a secret that is neither named in the overrides nor trusted by the user.
     """
     recipe, data = _read(Path(path), overrides)
-    given = needing_trust(overrides) if isinstance(overrides, Mapping) else {}
-    named = {key: one for key, one in needing_trust(data).items() if given.get(key) != one}
+    overridden = needing_trust(overrides) if isinstance(overrides, Mapping) else {}
+    named = {key: name for key, name in needing_trust(data).items() if overridden.get(key) != name}
     require(Path(path), named, trust)
     return recipe
 
@@ -69,25 +69,25 @@ def _read(path: Path, overrides: Overrides) -> tuple[Recipe, dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"recipe {path}: not valid TOML: {error}") from error
     data.setdefault("name", path.stem)
-    whole = _overridden(data, overrides)
+    merged = _overridden(data, overrides)
     try:
-        return from_dict(Recipe, whole, where=str(path)), whole
+        return from_dict(Recipe, merged, where=str(path)), merged
     except UserError:
         from_dict(Recipe, data, where=str(path))  # blames the file where it is wrong by itself
-        return from_dict(Recipe, whole, where="the command line" if is_typed() else "the given settings"), whole
+        return from_dict(Recipe, merged, where="the command line" if is_typed() else "the given settings"), merged
 
 
 def _overridden(data: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
     """Return the plain values of a file, with the overrides applied."""
-    whole = copy.deepcopy(dict(data))
+    merged = copy.deepcopy(dict(data))
     if isinstance(overrides, Mapping):
         for key, value in overrides.items():
-            is_section = isinstance(value, Mapping) and isinstance(whole.get(key), Mapping)
-            whole[key] = {**whole[key], **value} if is_section else value
+            is_section = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+            merged[key] = {**merged[key], **value} if is_section else value
     else:
         for key, text in parse_overrides(overrides):
-            _assign(whole, key, text)
-    return whole
+            _assign(merged, key, text)
+    return merged
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -115,17 +115,17 @@ def parse_overrides(words: Sequence[str]) -> list[tuple[str, str]]:
         UserError: a word has none of these forms, or its value is missing.
     """
     pairs: list[tuple[str, str]] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
         key, equals, value = word.removeprefix("--").partition("=")
         if not equals:
             if not word.startswith("--"):
                 form = "--key value" if is_typed() else "key=value"
                 raise UserError(f"unexpected word {word!r} (overrides are written {form})")
-            if not rest or rest[0].startswith("--"):
+            if not remaining or remaining[0].startswith("--"):
                 raise UserError(f"{word} needs a value (write {word} value)")
-            value = rest.pop(0)
+            value = remaining.pop(0)
         pairs.append((key.replace("-", "_"), value))
     return pairs
 

@@ -58,10 +58,10 @@ def writing(path: str | os.PathLike[str], *begun: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        for place in begun:
-            shutil.rmtree(place, ignore_errors=True)
+        for incomplete in begun:
+            shutil.rmtree(incomplete, ignore_errors=True)
             with suppress(OSError):
-                place.unlink(missing_ok=True)
+                incomplete.unlink(missing_ok=True)
         raise UserError(f"{path} cannot be written: {reason(error)}") from error
 
 
@@ -76,17 +76,17 @@ def replacing(path: Path, beside: str = ".writing", errors: str = "strict") -> I
     Raises:
         OSError: the file cannot be written. `path` is unchanged.
     """
-    fresh = path.with_name(path.name + beside)
-    file = open(fresh, "w", encoding="utf-8", errors=errors, opener=no_link)  # noqa: SIM115  (closed below)
+    temporary = path.with_name(path.name + beside)
+    file = open(temporary, "w", encoding="utf-8", errors=errors, opener=no_link)  # noqa: SIM115  (closed below)
     try:
         with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(path)
+        temporary.replace(path)
     except BaseException:
         with suppress(OSError):
-            fresh.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise
 
 

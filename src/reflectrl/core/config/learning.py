@@ -318,17 +318,18 @@ class RLConfig:
 
     def problem(self) -> str | None:
         """Describe the first contradiction between keys, in one line; None if there is none."""
-        whole = self.baseline in ("leave-one-out", "grpo", "dr-grpo")  # of whole returns, without any step's own
-        compared = whole or self.baseline == "gigpo"
+        # These compare whole returns, and give no step an advantage of its own.
+        whole_returns = self.baseline in ("leave-one-out", "grpo", "dr-grpo")
+        compared = whole_returns or self.baseline == "gigpo"
         if (compared or self.refills) and self.group < 2:
-            about = f"'baseline' {self.baseline}" if compared else f"'refills' {self.refills}"
-            return f"{about} compares episodes of one task; 'group' must be at least 2"
+            subject = f"'baseline' {self.baseline}" if compared else f"'refills' {self.refills}"
+            return f"{subject} compares episodes of one task; 'group' must be at least 2"
         if 0 < self.dual_clip <= 1:
             return f"'dual_clip' is {self.dual_clip:g}; it must be above 1, or 0 for none"
-        if self.refills and not whole:
-            about = f"'refills' leaves out episodes with equal returns, from which 'baseline' {self.baseline} learns"
-            return f"{about}; set it to leave-one-out, grpo or dr-grpo"
-        if self.gamma < 1 and whole:
+        if self.refills and not whole_returns:
+            subject = f"'refills' leaves out episodes with equal returns, from which 'baseline' {self.baseline} learns"
+            return f"{subject}; set it to leave-one-out, grpo or dr-grpo"
+        if self.gamma < 1 and whole_returns:
             return f"'baseline' {self.baseline} compares whole returns, without discount; set 'gamma' to 1"
         if self.algorithm == "reinforce" and (self.target_kl or self.clip_high or self.dual_clip):
             key = "target_kl" if self.target_kl else "clip_high" if self.clip_high else "dual_clip"
@@ -341,7 +342,7 @@ class RLConfig:
             return f"'episodes' is {self.episodes}, which is not a multiple of 'group' ({self.group})"
         if self.reverse and self.episodes == self.group:
             return f"'reverse' is {self.reverse} of one group per update; 'episodes' must be at least twice 'group'"
-        if self.milestone_coef and self.milestone_at_horizon == "lost" and whole:
-            about = f"'milestone_coef' changes nothing with 'baseline' {self.baseline}"
-            return f"{about}; set 'milestone_at_horizon' to kept"
+        if self.milestone_coef and self.milestone_at_horizon == "lost" and whole_returns:
+            subject = f"'milestone_coef' changes nothing with 'baseline' {self.baseline}"
+            return f"{subject}; set 'milestone_at_horizon' to kept"
         return None

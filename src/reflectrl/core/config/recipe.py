@@ -123,16 +123,16 @@ class ModelConfig:
             return f"'width' is {self.width}, which is not a multiple of 'heads' ({self.heads})"
         # 0 is not too short: it leaves the choice to the model that is made.
         if 0 < self.context < LEAST_CONTEXT:
-            about = f"'context' is {self.context}, too short for any prompt; it must be at least {LEAST_CONTEXT}"
-            return f"{about}, or 0 for models made from scratch, which then choose it"
+            message = f"'context' is {self.context}, too short for any prompt; it must be at least {LEAST_CONTEXT}"
+            return f"{message}, or 0 for models made from scratch, which then choose it"
         if not self.context and self.sources != ("scratch",):
             return "'context' 0 is chosen for models made from scratch; a pretrained one needs a number"
         # Quantised weights cannot be trained, so without adapters there would be nothing left to learn.
         if self.quantisation != "none" and not self.lora_rank:
             return f"'quantisation' {self.quantisation} freezes the backbone; set 'lora_rank' (QLoRA: 64)"
         if self.frozen_layers and (self.lora_rank or "scratch" in self.sources):
-            about = "'frozen_layers' is for pretrained models that learn without adapters"
-            return f"{about}: set it to 0, or 'lora_rank' to 0 and 'source' to such a model"
+            message = "'frozen_layers' is for pretrained models that learn without adapters"
+            return f"{message}: set it to 0, or 'lora_rank' to 0 and 'source' to such a model"
         if self.compile and self.backend == "plain":
             return "'compile' is for the packed engine; with it 'backend' must be auto or packed"
         return None

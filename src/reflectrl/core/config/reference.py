@@ -69,15 +69,15 @@ class Key:
 @functools.cache
 def keys() -> tuple[Key, ...]:
     """Return every key of a recipe, sections of packages included. The keys of `env` depend on the environment."""
-    found = _keys_of(recipe.Recipe, "")
+    all_keys = _keys_of(recipe.Recipe, "")
     hints = typing.get_type_hints(recipe.Recipe)
     hints = {field.name: hints[field.name] for field in dataclasses.fields(recipe.Recipe)}
     for name, kind in {**hints, **recipe.installed_sections()}.items():
         if dataclasses.is_dataclass(kind):
-            found += _keys_of(typing.cast(type, kind), name)
+            all_keys += _keys_of(typing.cast(type, kind), name)
         elif inspect.isclass(kind) and issubclass(kind, FreeSection):
-            found.append(Key("", name, "table", "{}", inspect.getdoc(kind) or ""))
-    return tuple(found)
+            all_keys.append(Key("", name, "table", "{}", inspect.getdoc(kind) or ""))
+    return tuple(all_keys)
 
 
 def groups() -> dict[str, list[str]]:
@@ -91,8 +91,8 @@ def groups() -> dict[str, list[str]]:
 
 def listed() -> list[Key]:
     """Return every key in the order of `groups`."""
-    known = {key.dotted: key for key in keys()}
-    return [known[dotted] for dotted in itertools.chain.from_iterable(groups().values())]
+    by_name = {key.dotted: key for key in keys()}
+    return [by_name[dotted] for dotted in itertools.chain.from_iterable(groups().values())]
 
 
 def help_text(width: int = 80) -> str:

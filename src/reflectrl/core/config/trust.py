@@ -67,16 +67,16 @@ def _declared(kind: type, table: Mapping[str, Any], prefix: str) -> Iterator[tup
     hints = typing.get_type_hints(kind, include_extras=True) | (installed_sections() if kind is Recipe else {})
     for name, value in table.items():
         hint, key = hints.get(name), f"{prefix}{name}"
-        marks = [rule for rule in getattr(hint, "__metadata__", ()) if isinstance(rule, NeedsTrust)]
+        rules = [rule for rule in getattr(hint, "__metadata__", ()) if isinstance(rule, NeedsTrust)]
         if isinstance(value, Word) or hint is None:
             continue
         if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
             yield from _declared(typing.cast(type, hint), value, f"{key}.")
         elif isinstance(hint, type) and issubclass(hint, FreeSection):
             yield from _in_section(hint, value, key)
-        elif marks and isinstance(value, Mapping):
+        elif rules and isinstance(value, Mapping):
             yield from _free(value, key)
-        elif marks and (named := _marked(marks[0], value, key, table)):
+        elif rules and (named := _marked(rules[0], value, key, table)):
             yield key, named
 
 
@@ -102,8 +102,8 @@ def _marked(mark: NeedsTrust, value: Any, key: str, table: Mapping[str, Any]) ->
 
 
 def _sources(model: Mapping[str, Any]) -> list[str]:
-    given = [str(model[key]) for key in ("source", "policy", "reflector") if model.get(key)]
-    return [repr(name) for name in dict.fromkeys(given or ["scratch"])]
+    sources = [str(model[key]) for key in ("source", "policy", "reflector") if model.get(key)]
+    return [repr(name) for name in dict.fromkeys(sources or ["scratch"])]
 
 
 def _free(value: Any, key: str) -> Iterator[tuple[str, Named]]:
@@ -170,13 +170,13 @@ def require(file: Path, named: Mapping[str, Named], trust: bool = False, typed: 
         return
     wishes = []
     for kind, words in WANTS.items():
-        if shown := [f"{key} = {name.value}" for key, name in unknown.items() if name.kind == kind]:
-            wishes.append(f"{words}: {', '.join(shown)}")
-    ways = f"say so once with {option('trust', True)}"
+        if assignments := [f"{key} = {name.value}" for key, name in unknown.items() if name.kind == kind]:
+            wishes.append(f"{words}: {', '.join(assignments)}")
+    remedy = f"say so once with {option('trust', True)}"
     if typed and is_typed() and all(re.fullmatch(r"[\w.]+", key) for key in unknown):  # options can name all of it
         options = (f"--{key} {shlex.quote(name.value.partition(' (')[0])}" for key, name in unknown.items())
-        ways += f", or name it yourself: {' '.join(options)}"
-    raise UserError(f"{file} wants to {', and to '.join(wishes)}; if you trust it, {ways}")
+        remedy += f", or name it yourself: {' '.join(options)}"
+    raise UserError(f"{file} wants to {', and to '.join(wishes)}; if you trust it, {remedy}")
 
 
 def remember(file: Path, named: Mapping[str, Named]) -> None:
@@ -184,19 +184,19 @@ def remember(file: Path, named: Mapping[str, Named]) -> None:
     if not named:
         return
     before = _read()
-    notes = sorted({*before.get(_key(file), ()), *(_noted(key, one) for key, one in named.items())})
-    known = before | {_key(file): notes}
-    if known == before:
+    notes = sorted({*before.get(_key(file), ()), *(_noted(key, name) for key, name in named.items())})
+    updated = before | {_key(file): notes}
+    if updated == before:
         return
     path = _notes()
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            fresh.write_text(json.dumps(known, indent=1), encoding="utf-8")
-            fresh.replace(path)
+            temporary.write_text(json.dumps(updated, indent=1), encoding="utf-8")
+            temporary.replace(path)
         except OSError:
-            fresh.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
 
 
@@ -216,7 +216,7 @@ def _notes() -> Path:
 def _read() -> dict[str, list[str]]:
     """Read the notes: file → its trusted names. Empty if they are missing or damaged."""
     try:
-        found = json.loads(_notes().read_text(encoding="utf-8"))
-        return {str(file): list(code) for file, code in found.items()}
+        notes = json.loads(_notes().read_text(encoding="utf-8"))
+        return {str(file): list(code) for file, code in notes.items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}

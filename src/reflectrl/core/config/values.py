@@ -71,19 +71,19 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = 
     Raises:
         UserError: names the file, the dotted key, and the nearest known key, the expected type or the range.
     """
-    further: dict[str, type] = getattr(kind, "further_sections", dict)()
+    extra_sections: dict[str, type] = getattr(kind, "further_sections", dict)()
     types = typing.get_type_hints(kind, include_extras=True)
     fields = [field.name for field in dataclasses.fields(typing.cast(Any, kind)) if field.name != "sections"]
-    hints = {name: types[name] for name in fields} | further
+    hints = {name: types[name] for name in fields} | extra_sections
     data = typing.cast(Any, kind).completed(data) if hasattr(kind, "completed") else data
     values: dict[str, Any] = {}
     for key, value in without_removed(data, prefix).items():
         if key not in hints:
-            near = _new_name(prefix + key) or suggestion(key, hints)
-            raise UserError(f"{where}: unknown key {prefix + key!r}{near}")
+            advice = _new_name(prefix + key) or suggestion(key, hints)
+            raise UserError(f"{where}: unknown key {prefix + key!r}{advice}")
         values[key] = convert(hints[key], value, where, prefix + key)
-    if further:
-        values["sections"] = {name: values.pop(name, None) or section() for name, section in further.items()}
+    if extra_sections:
+        values["sections"] = {name: values.pop(name, None) or section() for name, section in extra_sections.items()}
     built = kind(**values)
     problem = built.problem() if hasattr(built, "problem") else None
     if problem:
@@ -140,26 +140,26 @@ def _new_name(old: Any) -> str:
 
 
 def _section(value: Any, where: str, key: str) -> Mapping[str, Any]:
-    read = read_value(value)
-    if not isinstance(read, Mapping):
+    parsed = read_value(value)
+    if not isinstance(parsed, Mapping):
         raise UserError(f"{where}: {key!r} is a section with keys of its own, not {_show(value)}")
-    return read
+    return parsed
 
 
 def _one_of(allowed: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
     if isinstance(value, str) and value in allowed:
         return str(value)
-    near = _new_name((key, str(value))) or f"; it must be one of {', '.join(map(str, allowed))}"
-    raise UserError(f"{where}: {key!r} is {_show(value)}{near}")
+    advice = _new_name((key, str(value))) or f"; it must be one of {', '.join(map(str, allowed))}"
+    raise UserError(f"{where}: {key!r} is {_show(value)}{advice}")
 
 
 def _items(value: Any, where: str, key: str) -> list[Any]:
     """Return a list. A Word may be written "[1, 2]", "1,2" or "1"; "0..3" means the whole numbers from 0 to 3."""
     if isinstance(value, Word):
-        read = read_word(value)
+        parsed = read_word(value)
         inner = value.strip().removeprefix("[").removesuffix("]")
         words = [item.strip() for item in inner.split(",") if item.strip()]
-        value = read if isinstance(read, list) else [Word(word) for item in words for word in _counted(item)]
+        value = parsed if isinstance(parsed, list) else [Word(word) for item in words for word in _counted(item)]
     if not isinstance(value, list | tuple):
         raise UserError(f"{where}: {key!r} must be a list, not {_show(value)}")
     return list(value)
@@ -167,8 +167,8 @@ def _items(value: Any, where: str, key: str) -> list[Any]:
 
 def _counted(item: str) -> list[str]:
     """Return ["0", "1", "2", "3"] for "0..3"; any other item is returned as it is."""
-    ends = re.fullmatch(r"(\d{1,6})\.\.(\d{1,6})", item)
-    return [str(n) for n in range(int(ends[1]), int(ends[2]) + 1)] if ends else [item]
+    match = re.fullmatch(r"(\d{1,6})\.\.(\d{1,6})", item)
+    return [str(n) for n in range(int(match[1]), int(match[2]) + 1)] if match else [item]
 
 
 def _scalar(hint: Any, value: Any, where: str, key: str) -> Any:
@@ -178,16 +178,16 @@ def _scalar(hint: Any, value: Any, where: str, key: str) -> Any:
         if any("\ud800" <= letter <= "\udfff" for letter in value):  # bytes typed that are no UTF-8
             raise UserError(f"{where}: {key!r} is {_show(value)}; it must be text in UTF-8")
         return str(value)
-    read = read_value(value)
-    if hint is float and type(read) is int:
+    parsed = read_value(value)
+    if hint is float and type(parsed) is int:
         try:
-            read = float(read)
+            parsed = float(parsed)
         except OverflowError as error:
             raise UserError(f"{where}: {key!r} is too large a number") from error
-    if type(read) is not hint:
+    if type(parsed) is not hint:
         expected = {int: "a whole number", float: "a number", bool: "true or false"}[hint]
         raise UserError(f"{where}: {key!r} must be {expected}, not {_show(value)}")
-    return read
+    return parsed
 
 
 def _plain(value: Any, where: str, key: str) -> Any:
@@ -246,11 +246,11 @@ def checked(made: Any, arguments: Mapping[str, Any], what: str, section: str) ->
         raise UserError(f"{what} is no class: {one_line(error)}") from error
     kinds = {parameter.kind for parameter in parameters.values()}
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    known = {key: parameter for key, parameter in parameters.items() if parameter.kind in named}
+    accepted = {key: parameter for key, parameter in parameters.items() if parameter.kind in named}
     for key in arguments:
-        if key not in known and inspect.Parameter.VAR_KEYWORD not in kinds:
-            raise UserError(f"{what} takes no {key!r}{suggestion(key, known)}")
-    for key, parameter in known.items():
+        if key not in accepted and inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise UserError(f"{what} takes no {key!r}{suggestion(key, accepted)}")
+    for key, parameter in accepted.items():
         if parameter.default is parameter.empty and key not in arguments:
             raise UserError(f"{what} needs {key!r}; set {section}.{key}")
     try:
@@ -265,7 +265,7 @@ def _is_table(hint: Any) -> bool:
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     kinds = [kind for kind in (typing.get_args(hint) if union else [hint]) if kind is not types.NoneType]
     classes = [typing.get_origin(kind) or kind for kind in kinds]
-    return bool(classes) and all(inspect.isclass(one) and issubclass(one, Mapping) for one in classes)
+    return bool(classes) and all(inspect.isclass(cls) and issubclass(cls, Mapping) for cls in classes)
 
 
 def _typed(hint: Any, value: Any, where: str, key: str, section: str) -> Any:
@@ -274,8 +274,8 @@ def _typed(hint: Any, value: Any, where: str, key: str, section: str) -> Any:
     if hint in CHECKED or typing.get_origin(hint) in (Literal, tuple):
         return convert(hint, value, where, key)
     if _is_table(hint) and value is not None:
-        read = read_value(value)
-        if not isinstance(read, Mapping):
+        parsed = read_value(value)
+        if not isinstance(parsed, Mapping):
             example = f"'{{\"name\": 1}}' on the command line, {section}.{key} = {{name = 1}} in a recipe"
             raise UserError(f"{where}: {key!r} is a table ({example}), not {_show(value)}")
     return convert(Mapping[str, Any], {key: value}, where, key)[key] if isinstance(value, Word) else value

@@ -21,9 +21,9 @@ def make(section: Mapping[str, Any]) -> TextEnv:
         UserError: there is no such environment, it is not a class derived from `TextEnv`, an argument is unknown,
             missing or of the wrong type, or the class raised an exception.
     """
-    made, arguments = class_and_arguments(section)
+    env_class, arguments = class_and_arguments(section)
     try:
-        return made(**arguments)
+        return env_class(**arguments)
     except (UserError, KeyboardInterrupt):
         raise
     except BaseException as error:  # a plug-in may raise anything
@@ -39,7 +39,9 @@ def class_and_arguments(section: Mapping[str, Any]) -> tuple[type[TextEnv], dict
     arguments = dict(section)
     name = arguments.pop("name", None)
     if not isinstance(name, str):
-        known = ", ".join(names("envs"))
-        raise UserError(f'the env section names no environment; write name = "package.module:Class", or one of {known}')
-    made = resolve_class("envs", name, TextEnv)
-    return made, checked(made, arguments, f"environment {name!r}", "env")
+        known_names = ", ".join(names("envs"))
+        raise UserError(
+            f'the env section names no environment; write name = "package.module:Class", or one of {known_names}'
+        )
+    env_class = resolve_class("envs", name, TextEnv)
+    return env_class, checked(env_class, arguments, f"environment {name!r}", "env")

@@ -88,8 +88,10 @@ class GymTextEnv(TextEnv):
                 wrapped = gym.make(self.id, **{"render_mode": "ansi", **settings})
         except Exception as error:  # making runs the wrapped environment's own code
             if (spec := gym.registry.get(self.id)) is not None:
-                own = {key: value for key, value in settings.items() if key not in signature(gym.make).parameters}
-                refuse_wrong_settings(spec, own, f"{self.id} of gymnasium")
+                env_settings = {
+                    key: value for key, value in settings.items() if key not in signature(gym.make).parameters
+                }
+                refuse_wrong_settings(spec, env_settings, f"{self.id} of gymnasium")
             raise UserError(f"gymnasium cannot make {self.id!r}: {one_line(error)}") from error
         if wrapped.render_mode != "ansi" and type(self).describe is GymTextEnv.describe:
             raise UserError(f"{self.id}: has no text rendering (render_mode 'ansi'); subclass and override describe()")
@@ -188,11 +190,11 @@ def refuse_wrong_settings(spec: Any, settings: Mapping[str, Any], what: str) -> 
         UserError: a setting is unknown (with the nearest one), has the wrong type, or is missing.
     """
     try:
-        made = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+        creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     except Exception:  # its code cannot be imported, which is not the settings' fault
         return
-    if made is not None:
-        checked(made, {**spec.kwargs, **settings}, what, "env.settings")
+    if creator is not None:
+        checked(creator, {**spec.kwargs, **settings}, what, "env.settings")
 
 
 def plain(text: str) -> str:

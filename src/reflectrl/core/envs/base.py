@@ -196,14 +196,14 @@ class TextEnv(gym.Env[str, int], ABC):
         """
         history, state, actions = self.history(), self.state(), self.legal_actions()
         try:  # a quick check, which nearly always passes; only otherwise look for the problem
-            listed = type(actions) in (tuple, list) and (len(actions) > 0 or self.done)
+            is_list = type(actions) in (tuple, list) and (len(actions) > 0 or self.done)
             texts = type(history) is type(state) is str and history.isascii() and state.isascii()
             joined = "".join(actions)
-            fine = listed and texts and joined.isascii() and "\n" not in joined
-            fine = fine and len(set(actions)) == len(actions) and all(map(str.strip, actions))
+            is_valid = is_list and texts and joined.isascii() and "\n" not in joined
+            is_valid = is_valid and len(set(actions)) == len(actions) and all(map(str.strip, actions))
         except TypeError:  # an action is no text
-            fine = False
-        if not fine:
+            is_valid = False
+        if not is_valid:
             require_kept(self, self._task, problem_of_observation(history, state, actions, self.done))
         self.action_space.n = np.int64(max(1, len(actions)))
         return Observation(history, state, tuple(actions))
@@ -313,8 +313,8 @@ def divide(items: Sequence[T], sizes: Mapping[str, int], *seed_names: object) ->
     if min(sizes.values()) < 1 or sum(sizes.values()) > len(items):
         raise UserError(f"split sizes {dict(sizes)} must each be at least 1 and together at most {len(items)}")
     order = np.random.default_rng(named_seed("divide", *seed_names)).permutation(len(items))
-    ends = np.cumsum(list(sizes.values()))
+    boundaries = np.cumsum(list(sizes.values()))
     divided: dict[str, list[T]] = {}
-    for split, part in zip(sizes, np.split(order, ends), strict=False):  # the last part is what is left over
+    for split, part in zip(sizes, np.split(order, boundaries), strict=False):  # the last part is what is left over
         divided[split] = [items[i] for i in part]
     return divided

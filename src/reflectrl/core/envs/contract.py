@@ -114,7 +114,7 @@ def problem_of_preferences(weights: Any, actions: int) -> str | None:
 
 def problem_of_questions(questions: Any) -> str | None:
     """Return the problem with a teacher's further questions, or None."""
-    if not isinstance(questions, Sequence) or not all(isinstance(one, AuxiliaryQuestion) for one in questions):
+    if not isinstance(questions, Sequence) or not all(isinstance(entry, AuxiliaryQuestion) for entry in questions):
         return f"questions() gives a sequence of AuxiliaryQuestion, not {questions!r:.60}"
     for question in questions:
         if len(set(question.answers)) < max(2, len(question.answers)):
@@ -139,11 +139,11 @@ def is_finite(number: object) -> bool:
 
 def _first(texts: Iterable[tuple[str, object]]) -> str | None:
     """Return the first problem among values that must be text, or None."""
-    for what, text in texts:
+    for subject, text in texts:
         if not isinstance(text, str):
-            return f"{what} is text, not {text!r:.60}"
+            return f"{subject} is text, not {text!r:.60}"
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            return f"{what} is text that UTF-8 can hold, without {text[error.start]!r}"
+            return f"{subject} is text that UTF-8 can hold, without {text[error.start]!r}"
     return None

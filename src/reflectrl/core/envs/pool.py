@@ -96,7 +96,7 @@ class EnvPool:
         if not self.workers:
             yield from map(function, envs, *columns)
             return
-        awaited = [env._ask(function, *given) for env, *given in zip(envs, *columns, strict=True)]
+        awaited = [env._ask(function, *arguments) for env, *arguments in zip(envs, *columns, strict=True)]
         for worker in self._workers:
             worker.send()
         for env, answer in zip(envs, awaited, strict=True):

@@ -75,8 +75,8 @@ class Teacher:
 
     def abilities(self) -> list[str]:
         """Return the abilities whose methods are overridden: some of "expert", "analyst", "oracle" and "baseline"."""
-        mine = type(self)
-        return [name for name, method in ABILITIES.items() if getattr(mine, method) is not getattr(Teacher, method)]
+        cls = type(self)
+        return [name for name, method in ABILITIES.items() if getattr(cls, method) is not getattr(Teacher, method)]
 
 
 def ask_preferences(env: Any, task: Task, actions: int) -> tuple[float, ...]:
@@ -125,10 +125,10 @@ def ask(env: Any, task: Task, ability: str, actions: int) -> Any:
         UserError: the teacher raised something else, or its answer is invalid. Names environment and task.
     """
     try:
-        said = getattr(env.teacher, ability)(env)
+        answer = getattr(env.teacher, ability)(env)
     except (UserError, NotImplementedError, KeyboardInterrupt):
         raise
     except BaseException as error:  # an author's code may raise anything
         raise raised(repr(task.env), task, error) from error
-    require_kept(env, task, problem_of_advice(ability, said, actions))
-    return said if ability == "analyse" else int(said)
+    require_kept(env, task, problem_of_advice(ability, answer, actions))
+    return answer if ability == "analyse" else int(answer)

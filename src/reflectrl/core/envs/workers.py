@@ -60,7 +60,7 @@ class RemoteEnv:
         return partial(self._now, _call, name) if is_method else value
 
     def _ask(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Future[Any]:
-        self._task = next((given for given in arguments if isinstance(given, Task)), self._task)
+        self._task = next((argument for argument in arguments if isinstance(argument, Task)), self._task)
         return self._worker.ask(self, function, arguments, named)
 
     def _now(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -91,11 +91,12 @@ class Worker:
 
     def __init__(self, make_env: MakeEnv) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=host, args=(theirs,), daemon=False)  # an environment may have children
+        self._pipe, worker_pipe = context.Pipe()
+        # Not a daemon, since an environment may have children.
+        self._process = context.Process(target=host, args=(worker_pipe,), daemon=False)
         with deaf_children():
             self._process.start()
-        theirs.close()
+        worker_pipe.close()
         self._unsent: list[tuple[Any, ...]] = []
         self._awaited: deque[tuple[RemoteEnv, Future[Any]]] = deque()
         self._post(ForkingPickler.dumps(make_env))
@@ -115,12 +116,12 @@ class Worker:
         while self._awaited:
             self._receive()
         if self._unsent:
-            asked, self._unsent = self._unsent, []
+            pending, self._unsent = self._unsent, []
             try:
-                calls = ForkingPickler.dumps([call for call, _, _ in asked])
+                calls = ForkingPickler.dumps([call for call, _, _ in pending])
             except Exception as error:
                 raise UserError(f"a call cannot be sent to a worker process: {one_line(error)}") from error
-            self._awaited.extend((env, answer) for _, env, answer in asked)
+            self._awaited.extend((env, answer) for _, env, answer in pending)
             self._post(calls)
 
     def wait(self, answer: Future[Any]) -> Any:
@@ -168,11 +169,13 @@ class Worker:
             self._process.kill()
             self._process.join(PATIENCE)
         code = self._process.exitcode or 0
-        how = f"exit code {code}" if code >= 0 else f"signal {-code}{', out of memory?' if code == -9 else ''}"
+        cause = f"exit code {code}" if code >= 0 else f"signal {-code}{', out of memory?' if code == -9 else ''}"
         task = self._awaited[0][0]._task
-        whose = f"environment {task.env!r}: its worker process ended on task {task.id!r}" if task else "a worker ended"
+        subject = (
+            f"environment {task.env!r}: its worker process ended on task {task.id!r}" if task else "a worker ended"
+        )
         for _, answer in self._awaited:
-            answer.set_exception(UserError(f"{whose} ({how})"))
+            answer.set_exception(UserError(f"{subject} ({cause})"))
         self._awaited.clear()
 
     def dismiss(self) -> None:
@@ -210,11 +213,11 @@ def host(pipe: Connection) -> None:
     with ExitStack() as stack, pipe, suppress(EOFError, OSError):  # the parent is done, or dead
         make_env = _received(pipe)
         while True:
-            for number, function, arguments, named in pipe.recv():
+            for env_number, function, arguments, named in pipe.recv():
                 try:
-                    if number not in envs:
-                        envs[number] = stack.enter_context(closing(make_env()))
-                    answer = ForkingPickler.dumps((function(envs[number], *arguments, **named), None))
+                    if env_number not in envs:
+                        envs[env_number] = stack.enter_context(closing(make_env()))
+                    answer = ForkingPickler.dumps((function(envs[env_number], *arguments, **named), None))
                 except BaseException as error:  # an answer that cannot be pickled included
                     answer = ForkingPickler.dumps((None, portable(error)))
                 pipe.send_bytes(answer)
@@ -240,9 +243,9 @@ def portable(error: BaseException) -> BaseException:
         return UserError(str(error))
     if not isinstance(error, Exception | KeyboardInterrupt):  # it would end the other process without a word
         return UserError(f"a worker process raised {one_line(error)}")
-    whole = error if _survives(error) else RuntimeError(one_line(error))
-    whole.add_note(f"in a worker process:\n{traceback.format_exc()}")
-    return whole
+    sendable = error if _survives(error) else RuntimeError(one_line(error))
+    sendable.add_note(f"in a worker process:\n{traceback.format_exc()}")
+    return sendable
 
 
 def _survives(error: BaseException) -> bool:

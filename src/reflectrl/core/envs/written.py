@@ -52,8 +52,8 @@ class WrittenEnv(TextEnv):
     @property
     def written(self) -> tuple[str, ...]:
         """Names of the pieces written since the last text was sent."""
-        sent = len(self._actions) - self._actions[::-1].index(SEND) if SEND in self._actions else 0
-        return tuple(self._actions[sent:])
+        start = len(self._actions) - self._actions[::-1].index(SEND) if SEND in self._actions else 0
+        return tuple(self._actions[start:])
 
     def state(self) -> str:
         """Return the question, and the text written so far."""

@@ -64,8 +64,8 @@ class EpisodeLog:
         try:
             line = f"{to_line(episode)}\n".encode()
         except (ValueError, TypeError) as error:
-            about = f"the episode of task {episode.task.id!r} cannot be written"
-            raise UserError(f"episodes {self.path}: {about}: {one_line(error)}") from error
+            failure = f"the episode of task {episode.task.id!r} cannot be written"
+            raise UserError(f"episodes {self.path}: {failure}: {one_line(error)}") from error
         end = self._file.tell()
         with writing(f"episodes {self.path}"):
             try:
@@ -89,9 +89,9 @@ def drop_half_line(path: Path) -> None:
     if not path.exists():
         return
     with path.open("rb+") as file:
-        whole = sum(len(line) for line in file if line.endswith(b"\n"))
-        if whole < file.tell():
-            file.truncate(whole)
+        complete_size = sum(len(line) for line in file if line.endswith(b"\n"))
+        if complete_size < file.tell():
+            file.truncate(complete_size)
 
 
 def task_key(task: Task) -> str:

@@ -82,8 +82,8 @@ def refuse_constant(word: str) -> None:
 def _problem(step: Step) -> str | None:
     """Return an inconsistency in a step, or None."""
     legal = range(len(step.observation.actions))
-    chosen = [step.action, step.target, *(turn.choice for turn in step.turns)]
-    if any(action is not None and action not in legal for action in chosen):
+    actions = [step.action, step.target, *(turn.choice for turn in step.turns)]
+    if any(action is not None and action not in legal for action in actions):
         return f"an action is not among the {len(legal)} listed"
     if step.preferences and len(step.preferences) != len(legal):
         return f"there is not one preference for each of the {len(legal)} actions"

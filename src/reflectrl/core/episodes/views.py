@@ -37,8 +37,8 @@ class ChoiceRow:
 
 
 def _labelled(episodes: Iterable[Episode], negatives: bool) -> Iterator[Step]:
-    wanted = ("positive", "negative") if negatives else ("positive",)
-    return (step for episode in episodes for step in episode.steps if step.label in wanted)
+    labels = ("positive", "negative") if negatives else ("positive",)
+    return (step for episode in episodes for step in episode.steps if step.label in labels)
 
 
 def sft_reflection(episodes: Iterable[Episode], negatives: bool = True) -> list[ReflectionRow]:
@@ -70,7 +70,7 @@ def _choice_row(step: Step, reflection: str | None, target: int) -> ChoiceRow:
 
 def check_disjoint(training: Iterable[Episode], held_out: Iterable[Task]) -> None:
     """Raise UserError if a held-out task occurs in training data. Tasks are compared by payload, not only by id."""
-    held = {task_key(task) for task in held_out}
+    held_out_keys = {task_key(task) for task in held_out}
     for episode in training:
-        if task_key(episode.task) in held:
+        if task_key(episode.task) in held_out_keys:
             raise UserError(f"task {episode.task.id!r} of the held-out splits occurs in the training episodes")

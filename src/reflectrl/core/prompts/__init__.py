@@ -78,8 +78,8 @@ def policy_prompt(
         labels: labels, at least as many as there are actions.
         order: label i stands for action `order[i]`; empty means the environment's order.
     """
-    listed = [observation.actions[i] for i in order] if order else observation.actions
-    actions = "; ".join(f"{label}: {action}" for label, action in zip(labels, listed, strict=False))
+    options = [observation.actions[i] for i in order] if order else observation.actions
+    actions = "; ".join(f"{label}: {action}" for label, action in zip(labels, options, strict=False))
     if reflection is None:
         before, middle, after = _parts("act.j2")
         return Prompt(observation.history, f"{before}{observation.state}{middle}{actions}{after}")
@@ -157,10 +157,10 @@ def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...
 
 def _encode(tokenizer: Any, text: str, behind: str) -> list[int]:
     """Encode a text like `encode_text`, but from the cache of lines where that gives the same ids."""
-    about = conventions(tokenizer)
-    if about.separable:
+    rules = conventions(tokenizer)
+    if rules.separable:
         ids = encode_lines(tokenizer, text)
-        if about.controls.isdisjoint(ids):
+        if rules.controls.isdisjoint(ids):
             return ids
     return encode_text(tokenizer, text, behind)
 
@@ -175,16 +175,16 @@ def encode_lines(tokenizer: Any, text: str) -> list[int]:
     """
     if tokenizer not in _known:
         _known[tokenizer] = {} if splits_at_lines(tokenizer) else None
-    known = _known[tokenizer]
-    if known is None:
+    cache = _known[tokenizer]
+    if cache is None:
         return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
     ids: list[int] = []
     for line in LINE_END.split(text):
-        if line not in known:
-            if len(known) >= MOST_LINES:
-                known.clear()
-            known[line] = tokenizer.encode(line, add_special_tokens=False, split_special_tokens=True)
-        ids += known[line]
+        if line not in cache:
+            if len(cache) >= MOST_LINES:
+                cache.clear()
+            cache[line] = tokenizer.encode(line, add_special_tokens=False, split_special_tokens=True)
+        ids += cache[line]
     return ids
 
 

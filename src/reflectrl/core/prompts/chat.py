@@ -80,8 +80,8 @@ def chat_of(tokenizer: Any, system: str, model: str = "") -> Chat:
         except Exception as error:  # a template may raise anything
             problem = f"fails ({one_line(error)[:160]})"
             continue
-        before, found, after = first.partition(PROBES[0])
-        if not found or second != before + PROBES[1] + after or system not in before:
+        before, separator, after = first.partition(PROBES[0])
+        if not separator or second != before + PROBES[1] + after or system not in before:
             problem = "does not keep a prompt as it is, behind a beginning that stays the same"
             continue
         if first == closed:  # it does not open the assistant's turn when it is asked to

@@ -38,8 +38,8 @@ def conversation(role: str, kind: str, observation: Observation, history: int, *
     if len(past) > history:
         past = past[-history:]
         past = past[past.find("\n") + 1 :]
-    asked = getattr(_words(), kind)(past, observation.state, observation.actions, *values)
-    return [said("system", str(getattr(_words(), role)())), said("user", str(asked))]
+    question = getattr(_words(), kind)(past, observation.state, observation.actions, *values)
+    return [said("system", str(getattr(_words(), role)())), said("user", str(question))]
 
 
 def continued(talk: Sequence[Message], answer: str, question: Message) -> list[Message]:
@@ -59,8 +59,8 @@ def folded(talk: Sequence[Message]) -> list[Message]:
     first, *rest = talk
     if first["role"] != "system" or not rest:
         return list(talk)
-    asked, *later = rest
-    return [said(asked["role"], f"{first['content']}\n\n{asked['content']}"), *later]
+    question, *later = rest
+    return [said(question["role"], f"{first['content']}\n\n{question['content']}"), *later]
 
 
 def comparison(first: str, second: str) -> list[Message]:

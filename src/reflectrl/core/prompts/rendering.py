@@ -73,14 +73,14 @@ def _refuse_powers(source: str) -> None:
 @contextmanager
 def _at_most(lines: int) -> Iterator[None]:
     """Stop a template within the block after `lines` lines of its code. A count is the same on every machine."""
-    left = lines
+    remaining = lines
 
     def count(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal left
+        nonlocal remaining
         if frame.f_code.co_filename != "<template>":
             return None
-        left -= event == "line"
-        if left < 0:
+        remaining -= event == "line"
+        if remaining < 0:
             raise TemplateError(f"it does not end within {lines:,} lines")
         return count
 

@@ -86,12 +86,12 @@ def ending(tokenizer: Any) -> tuple[int, ...]:
 
 def encode_template(tokenizer: Any, text: str) -> list[int]:
     """Encode a text in which control tokens keep their meaning, such as the text of a chat template."""
-    known = conventions(tokenizer).templates
-    if text not in known:
-        if len(known) >= MOST_TEMPLATES:
-            known.clear()
-        known[text] = list(tokenizer.encode(text, add_special_tokens=False))
-    return known[text]
+    cache = conventions(tokenizer).templates
+    if text not in cache:
+        if len(cache) >= MOST_TEMPLATES:
+            cache.clear()
+        cache[text] = list(tokenizer.encode(text, add_special_tokens=False))
+    return cache[text]
 
 
 def encode_text(tokenizer: Any, text: str, behind: str = "") -> list[int]:
@@ -101,23 +101,23 @@ def encode_text(tokenizer: Any, text: str, behind: str = "") -> list[int]:
         behind: text directly before it, in which control tokens keep their meaning. If no token crosses the seam, the
             ids are the same as in the joined text. Otherwise the text is encoded without an added space.
     """
-    about = conventions(tokenizer)
-    ids = _split(tokenizer, text) if about.separable or not behind else _encode_behind(tokenizer, text, behind)
-    if about.controls.isdisjoint(ids):
+    rules = conventions(tokenizer)
+    ids = _split(tokenizer, text) if rules.separable or not behind else _encode_behind(tokenizer, text, behind)
+    if rules.controls.isdisjoint(ids):
         return ids
     if len(text) < 2:  # a single character that is a control token itself cannot be split, so it is dropped
-        return [] if text in about.spelled else ids
+        return [] if text in rules.spelled else ids
     # The tokenizer's own model knows the spelling (Unigram does), or the template uses tokens that are not declared
     # as special. So every control token is split after its first character.
-    cuts = "|".join(f"(?<={re.escape(word[0])})(?={re.escape(word[1:])})" for word in about.spelled if len(word) > 1)
+    cuts = "|".join(f"(?<={re.escape(word[0])})(?={re.escape(word[1:])})" for word in rules.spelled if len(word) > 1)
     pieces = re.split(cuts, text) if cuts else [text]
     if len(pieces) == 1:  # the text turns into a control token only by normalisation
         pieces = [text[: len(text) // 2], text[len(text) // 2 :]]
-    found: list[int] = []
+    split_ids: list[int] = []
     for piece in pieces:
-        found += encode_text(tokenizer, piece, behind)
+        split_ids += encode_text(tokenizer, piece, behind)
         behind = piece
-    return found
+    return split_ids
 
 
 def decode_behind(tokenizer: Any, ids: Sequence[int], before: Sequence[int]) -> str:
@@ -125,9 +125,9 @@ def decode_behind(tokenizer: Any, ids: Sequence[int], before: Sequence[int]) -> 
     options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
     if not conventions(tokenizer).separable:
         context = list(before[-16:])  # a character may consist of several tokens
-        head, whole = (str(tokenizer.decode(part, **options)) for part in (context, [*context, *ids]))
-        if head and whole.startswith(head):
-            return whole[len(head) :]
+        head, joined = (str(tokenizer.decode(part, **options)) for part in (context, [*context, *ids]))
+        if head and joined.startswith(head):
+            return joined[len(head) :]
     return str(tokenizer.decode(list(ids), **options))
 
 
@@ -145,8 +145,8 @@ def defused(tokenizer: Any, text: str) -> str:
 
 def template_end(tokenizer: Any, text: str) -> tuple[str, str]:
     """Split a template's text at its first control token. Return the text before it, and the rest."""
-    places = [at for word in conventions(tokenizer).spelled if (at := text.find(word)) >= 0]
-    first = min(places, default=len(text))
+    positions = [position for word in conventions(tokenizer).spelled if (position := text.find(word)) >= 0]
+    first = min(positions, default=len(text))
     return text[:first], text[first:]
 
 
@@ -154,16 +154,16 @@ def _encode_behind(tokenizer: Any, text: str, behind: str) -> list[int]:
     """Encode a text that follows another text: encode both together, and remove the ids of the first."""
     controls = conventions(tokenizer).controls
     head = tokenizer.encode(behind, add_special_tokens=False)
-    whole = tokenizer.encode(behind + text, add_special_tokens=False)
-    tail = whole[len(head) :]
-    if whole[: len(head)] == head and controls.isdisjoint(tail):
+    joined = tokenizer.encode(behind + text, add_special_tokens=False)
+    tail = joined[len(head) :]
+    if joined[: len(head)] == head and controls.isdisjoint(tail):
         return list(tail)
     unknown = getattr(tokenizer, "unk_token_id", None)
     for anchor in ANCHORS:
-        head, whole = _split(tokenizer, anchor), _split(tokenizer, anchor + text)
+        head, joined = _split(tokenizer, anchor), _split(tokenizer, anchor + text)
         # Adjacent unknown characters may become a single token, which would swallow the text's first character.
-        if whole[: len(head)] == head and unknown not in head:
-            return whole[len(head) :]
+        if joined[: len(head)] == head and unknown not in head:
+            return joined[len(head) :]
     return _split(tokenizer, text)
 
 
@@ -175,11 +175,11 @@ def _split(tokenizer: Any, text: str) -> list[int]:
 def _around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Find the tokens that a tokenizer puts before and after a text."""
     for word in WORDS:
-        bare = list(tokenizer.encode(word, add_special_tokens=False))
-        full = list(tokenizer.encode(word, add_special_tokens=True))
-        for at in range(len(full) - len(bare) + 1):
-            if bare and full[at : at + len(bare)] == bare:
-                return tuple(full[:at]), tuple(full[at + len(bare) :])
+        plain_ids = list(tokenizer.encode(word, add_special_tokens=False))
+        full_ids = list(tokenizer.encode(word, add_special_tokens=True))
+        for start in range(len(full_ids) - len(plain_ids) + 1):
+            if plain_ids and full_ids[start : start + len(plain_ids)] == plain_ids:
+                return tuple(full_ids[:start]), tuple(full_ids[start + len(plain_ids) :])
     return (), ()
 
 
@@ -207,7 +207,7 @@ def _control_tokens(tokenizer: Any) -> dict[str, int]:
         return word in template and not paired and word == word.strip()
 
     return {
-        token.content: int(number)
-        for number, token in added.items()
+        token.content: int(token_id)
+        for token_id, token in added.items()
         if token.content and (token.special or marks_turn(token.content)) and not BYTE.fullmatch(token.content)
     }

@@ -56,9 +56,11 @@ def with_outcomes(
     Raises:
         UserError: the environment raised.
     """
-    chosen = [i for i, step in enumerate(episode.steps) if step.label or not episode.success]
-    found = outcomes(episode, chosen, envs, player, count, actions, seed)
-    steps = [_with_reflection(step, found[i]) if i in found else step for i, step in enumerate(episode.steps)]
+    step_indices = [i for i, step in enumerate(episode.steps) if step.label or not episode.success]
+    tried_by_step = outcomes(episode, step_indices, envs, player, count, actions, seed)
+    steps = [
+        _with_reflection(step, tried_by_step[i]) if i in tried_by_step else step for i, step in enumerate(episode.steps)
+    ]
     return replace(episode, steps=tuple(steps))
 
 
@@ -81,9 +83,9 @@ def outcomes(
     jobs = [(i, action, k) for i in indices for action in options[i] for k in range(count)]
     wins = Counter[tuple[int, int]]()
     returns: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for (i, action, _), won, earned in _played(jobs, starts, episode, envs, player, seed):
+    for (i, action, _), won, total_reward in _played(jobs, starts, episode, envs, player, seed):
         wins[i, action] += won
-        returns[i, action].append(earned)
+        returns[i, action].append(total_reward)
     tried: dict[int, list[Tried]] = {i: [] for i in indices}
     for i in indices:
         for action in options[i]:
@@ -99,14 +101,14 @@ def best_of(tried: Iterable[Tried], preferred: int | None = None) -> int:
 
 def outcome_text(actions: Sequence[str], tried: Iterable[Tried], best: int) -> str:
     """Write the reflection, such as "left: won 3 of 4; right: won 0 of 4; best: left"."""
-    parts = [f"{actions[one.action]}: won {one.won} of {one.played}" for one in tried]
+    parts = [f"{actions[trial.action]}: won {trial.won} of {trial.played}" for trial in tried]
     return "; ".join([*parts, f"best: {actions[best]}"])
 
 
 def _with_reflection(step: Step, tried: Sequence[Tried]) -> Step:
     """Add the reflection, and the target that it names, to a step."""
     best = best_of(tried, step.target if step.label else None)
-    if max(one.won for one in tried) == 0 and not step.label:
+    if max(trial.won for trial in tried) == 0 and not step.label:
         return step
     reflection = Reflection("outcomes", outcome_text(step.observation.actions, tried, best))
     turns = (reflection, *(turn for turn in step.turns if isinstance(turn, Choice)))
@@ -115,29 +117,29 @@ def _with_reflection(step: Step, tried: Sequence[Tried]) -> Step:
 
 def _snapshots(env: TextEnv, episode: Episode) -> list[Snapshot]:
     """Replay an episode, and return a snapshot of the environment before each step."""
-    noted = episode.provenance.get("env_seed")
-    chance = noted if isinstance(noted, int) else named_seed(episode.seed, "env") % 2**32
+    logged_seed = episode.provenance.get("env_seed")
+    chance = logged_seed if isinstance(logged_seed, int) else named_seed(episode.seed, "env") % 2**32
     advance(env, episode.task, None, chance)
-    found = []
+    snapshots = []
     for step in episode.steps:
-        found.append(env.save())
+        snapshots.append(env.save())
         advance(env, episode.task, step.action)
-    return found
+    return snapshots
 
 
 def _options(episode: Episode, indices: Sequence[int], env: TextEnv, player: Player, most: int) -> dict[int, list[int]]:
     """Return the actions to try in each of the chosen steps, in the order of listing."""
     options = {i: list(range(len(episode.steps[i].observation.actions))) for i in indices}
-    many = [i for i in indices if most and len(options[i]) > most]
+    limited = [i for i in indices if most and len(options[i]) > most]
     rng = np.random.default_rng(named_seed(episode.seed, "options"))
     states = [
         LiveEpisode(env, episode.task, episode.seed, rng, episode.steps[i].observation, steps=list(episode.steps[:i]))
-        for i in many
+        for i in limited
     ]
-    for i, turn in zip(many, player.turns(states) if states else (), strict=True):
-        taken, probs = episode.steps[i].action, turn.probs or (0.0,) * len(options[i])
-        likely = sorted(options[i], key=lambda action: (action != taken, -probs[action], action))
-        options[i] = sorted(likely[:most])
+    for i, turn in zip(limited, player.turns(states) if states else (), strict=True):
+        taken_action, probs = episode.steps[i].action, turn.probs or (0.0,) * len(options[i])
+        ranked = sorted(options[i], key=lambda action: (action != taken_action, -probs[action], action))
+        options[i] = sorted(ranked[:most])
     return options
 
 
@@ -154,14 +156,14 @@ def _played(
     seed: int,
 ) -> Iterator[tuple[Try, bool, float]]:
     """Play the continuations, one per environment at a time. Yield (the continuation, whether it won, its return)."""
-    waiting, free, playing = iter(jobs), list(envs), list[tuple[Try, LiveEpisode, float]]()
+    remaining_jobs, free_envs, playing = iter(jobs), list(envs), list[tuple[Try, LiveEpisode, float]]()
     carrying = carries(player)
     while True:
-        while free and (job := next(waiting, None)) is not None:
+        while free_envs and (job := next(remaining_jobs, None)) is not None:
             i, action, k = job
-            env, luck = free.pop(), np.random.default_rng(named_seed(seed, "luck", episode.task.id, i, k))
+            env, luck_rng = free_envs.pop(), np.random.default_rng(named_seed(seed, "luck", episode.task.id, i, k))
             env.restore(starts[i])
-            env.np_random.bit_generator.state = luck.bit_generator.state
+            env.np_random.bit_generator.state = luck_rng.bit_generator.state
             now = advance(env, episode.task, action)
             rng = np.random.default_rng(named_seed(seed, "outcome", episode.task.id, i, action, k))
             before = episode.steps[i]
@@ -170,22 +172,22 @@ def _played(
             live.steps.append(Step(before.observation, (), action, now.reward, now.events))
             if now.done:
                 yield job, now.success, now.reward
-                free.append(env)
+                free_envs.append(env)
             else:
                 playing.append((job, live, now.reward))
         if not playing:
             return
         turns = player.turns([live for _, live, _ in playing])
-        still = []
-        for (job, live, earned), turn in zip(playing, turns, strict=True):
+        still_playing = []
+        for (job, live, total_reward), turn in zip(playing, turns, strict=True):
             assert isinstance(turn, Choice)
             now = advance(live.env, episode.task, turn.choice)
             live.steps.append(Step(live.observation, (*live.turns, turn), turn.choice, now.reward, now.events))
             seen = now.observation.after(live.observation, live.reflection) if carrying else now.observation
             live.observation, live.turns = seen, []
             if now.done:
-                yield job, now.success, earned + now.reward
-                free.append(live.env)
+                yield job, now.success, total_reward + now.reward
+                free_envs.append(live.env)
             else:
-                still.append((job, live, earned + now.reward))
-        playing = still
+                still_playing.append((job, live, total_reward + now.reward))
+        playing = still_playing

@@ -62,8 +62,8 @@ class Recording:
             player: name of the player that acted.
             turns: all turns of the players, if they are known. They replace `reflection` and `player`.
         """
-        said = (Reflection(player, reflection),) if reflection else ()
-        done = tuple(turns) or (*said, Choice(player, observation.actions[action], choice=action))
+        reflections = (Reflection(player, reflection),) if reflection else ()
+        done = tuple(turns) or (*reflections, Choice(player, observation.actions[action], choice=action))
         self.steps.append(Step(observation, done, action, float(reward), tuple(events)))
 
     def comment(self, text: str) -> None:
@@ -79,13 +79,13 @@ class Recording:
         step = self.steps.pop()
         self._undone.append({"step": len(self.steps), "action": step.observation.actions[step.action]})
         self._mistakes.discard(len(self.steps))
-        self._comments = [one for one in self._comments if one["step"] <= len(self.steps)]
+        self._comments = [comment for comment in self._comments if comment["step"] <= len(self.steps)]
 
     def finished(self, success: bool, truncated: bool = False) -> Episode:
         """Return the episode, with steps labelled by the rules in this module's docstring."""
         steps = [self._labelled(i, step) for i, step in enumerate(self.steps)] if success else self.steps
-        found = {"comments": self._comments, "undone": self._undone, "mistakes": sorted(self._mistakes)}
-        provenance = self.provenance | {name: notes for name, notes in found.items() if notes}
+        remarks = {"comments": self._comments, "undone": self._undone, "mistakes": sorted(self._mistakes)}
+        provenance = self.provenance | {name: notes for name, notes in remarks.items() if notes}
         return Episode(self.task, tuple(steps), success, truncated, self.seed, provenance)
 
     def _labelled(self, i: int, step: Step) -> Step:
@@ -205,16 +205,16 @@ def _refuse_other_content(path: Path) -> bytes:
         lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     except OSError as error:
         raise UserError(f"{path}: {reason(error)}") from error
-    *whole, rest = lines
-    for number, line in enumerate(whole, start=1):
+    *complete_lines, tail = lines
+    for line_number, line in enumerate(complete_lines, start=1):
         try:
             from_line(line.decode("utf-8"))
         except ValueError as error:
-            raise UserError(f"{path}:{number}: no episode of a log ({error}); record into another file") from error
-    begun = to_line(Episode(Task("", ""), (), False, False, 0))[: len('{"schema":')].encode()
-    if rest[: len(begun)] != begun[: len(rest)]:
+            raise UserError(f"{path}:{line_number}: no episode of a log ({error}); record into another file") from error
+    prefix = to_line(Episode(Task("", ""), (), False, False, 0))[: len('{"schema":')].encode()
+    if tail[: len(prefix)] != prefix[: len(tail)]:
         raise UserError(f"{path}:{len(lines)}: no episode of a log; record into another file")
-    return rest
+    return tail
 
 
 def _mend_end(path: Path, rest: bytes) -> None:

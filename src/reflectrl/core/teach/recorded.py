@@ -55,9 +55,9 @@ def replayed(env: TextEnv, episode: ForeignEpisode, tasks: Mapping[str, Task]) -
     """
     task = _task(env, episode.task, tasks)
     seed = named_seed("record", task.id) if episode.seed is None else episode.seed
-    whole = episode.whole
+    original = episode.whole
     recording = Recording(task, seed)
-    chance = whole.provenance.get("env_seed") if whole else None
+    chance = original.provenance.get("env_seed") if original else None
     now = advance(env, task, None, chance if isinstance(chance, int) else named_seed(seed, "env") % 2**32)
     for i, step in enumerate(episode.steps, start=1):
         if now.done:
@@ -69,11 +69,13 @@ def replayed(env: TextEnv, episode: ForeignEpisode, tasks: Mapping[str, Task]) -
         _write(recording, seen, step, now, episode.player)
     _require_same_end(env, episode, now)
     finished = recording.finished(now.success, now.truncated)
-    if whole is None:
+    if original is None:
         return replace(finished, provenance={**finished.provenance, "player": episode.player})
-    labelled = zip(finished.steps, whole.steps, strict=True)
-    steps = tuple(replace(step, target=said.target, label=said.label) for step, said in labelled)
-    return replace(finished, steps=steps, truncated=whole.truncated, provenance=whole.provenance)
+    labelled = zip(finished.steps, original.steps, strict=True)
+    steps = tuple(
+        replace(step, target=original_step.target, label=original_step.label) for step, original_step in labelled
+    )
+    return replace(finished, steps=steps, truncated=original.truncated, provenance=original.provenance)
 
 
 def unreplayed(episode: ForeignEpisode) -> Episode:
@@ -105,16 +107,16 @@ def unreplayed(episode: ForeignEpisode) -> Episode:
 
 
 def _task(env: TextEnv, named: Task | str, tasks: Mapping[str, Task]) -> Task:
-    known = next(iter(tasks.values()), None)
-    if isinstance(named, Task) and known is not None and named.env not in ("", known.env):
-        raise ValueError(f"an episode of {named.env!r}, and the environment is {known.env!r}")
-    bare = isinstance(named, Task) and not named.payload
+    first_task = next(iter(tasks.values()), None)
+    if isinstance(named, Task) and first_task is not None and named.env not in ("", first_task.env):
+        raise ValueError(f"an episode of {named.env!r}, and the environment is {first_task.env!r}")
+    has_no_payload = isinstance(named, Task) and not named.payload
     key = (
         named
         if isinstance(named, str)
         else named.id
-        if bare
-        else task_key(replace(named, env=known.env if known else ""))
+        if has_no_payload
+        else task_key(replace(named, env=first_task.env if first_task else ""))
     )
     if key not in tasks:
         name = named if isinstance(named, str) else named.id
@@ -124,12 +126,12 @@ def _task(env: TextEnv, named: Task | str, tasks: Mapping[str, Task]) -> Task:
 
 def _taken(env: TextEnv, task: Task, seen: Observation, step: ForeignStep) -> TimeStep:
     """Compare the given observation with the environment's, and take the given action."""
-    shown = step.observation.text if isinstance(step.observation, Observation) else step.observation
-    if shown is not None and shown != seen.text:
-        raise ValueError(f"the environment shows {_difference(shown, seen.text)}")
+    recorded_text = step.observation.text if isinstance(step.observation, Observation) else step.observation
+    if recorded_text is not None and recorded_text != seen.text:
+        raise ValueError(f"the environment shows {_difference(recorded_text, seen.text)}")
     in_order = any(isinstance(turn, Choice) for turn in step.turns)  # choices are indices, so the order matters
-    alike = step.actions == seen.actions if in_order else set(step.actions or seen.actions) == set(seen.actions)
-    if not alike:
+    same_actions = step.actions == seen.actions if in_order else set(step.actions or seen.actions) == set(seen.actions)
+    if not same_actions:
         raise ValueError(f"the legal actions are {', '.join(seen.actions)}, not {', '.join(step.actions or ())}")
     now = advance(env, task, _index(step, seen))
     if step.reward is not None and not math.isclose(step.reward, now.reward, rel_tol=1e-6, abs_tol=1e-6):
@@ -151,8 +153,8 @@ def _index(step: ForeignStep, seen: Observation) -> int:
 
 def _write(recording: Recording, seen: Observation, step: ForeignStep, now: TimeStep, player: str) -> None:
     action = _index(step, seen)
-    chosen = any(isinstance(turn, Choice) for turn in step.turns)
-    turns = step.turns if chosen else (*step.turns, Choice(player, seen.actions[action], choice=action))
+    has_choice = any(isinstance(turn, Choice) for turn in step.turns)
+    turns = step.turns if has_choice else (*step.turns, Choice(player, seen.actions[action], choice=action))
     recording.step(seen, action, now.reward, now.events, turns=turns)
     if step.mistake:
         recording.mistake()
@@ -196,18 +198,18 @@ def recorded(
             line.
     """
     episodes = _each_once((path, labelled(episode)) for path in paths for episode in _read(env, path, check))
-    held = sorted({task_key(one.task) for one in episodes if one.task.split == "validation"})
-    keys = sorted({task_key(one.task) for one in episodes} - set(held))
-    if len(keys) + bool(held) < 2:
+    validation_keys = sorted({task_key(demo.task) for demo in episodes if demo.task.split == "validation"})
+    keys = sorted({task_key(demo.task) for demo in episodes} - set(validation_keys))
+    if len(keys) + bool(validation_keys) < 2:
         raise UserError(
             f"teach.log: {_names(paths)} has episodes of one task; at least two are needed, one to validate"
         )
-    if not held:
+    if not validation_keys:
         order = np.random.default_rng(named_seed(seed, "demonstrations")).permutation(len(keys))
-        held = [keys[i] for i in order[: min(len(keys) - 1, max(1, round(share * len(keys))))]]
+        validation_keys = [keys[i] for i in order[: min(len(keys) - 1, max(1, round(share * len(keys))))]]
     return {
-        "train": [one for one in episodes if task_key(one.task) not in held],
-        "validation": [one for one in episodes if task_key(one.task) in held],
+        "train": [demo for demo in episodes if task_key(demo.task) not in validation_keys],
+        "validation": [demo for demo in episodes if task_key(demo.task) in validation_keys],
     }
 
 
@@ -216,10 +218,10 @@ def _each_once(episodes: Iterable[tuple[Path, Episode]]) -> list[Episode]:
     first, repeated = dict[str, Episode](), Counter[Path]()
     for path, episode in episodes:
         # Player and seed do not matter, because a learner sees only the steps.
-        same = to_line(replace(episode, task=replace(episode.task, id=task_key(episode.task)), seed=0, provenance={}))
-        if same in first:
+        line = to_line(replace(episode, task=replace(episode.task, id=task_key(episode.task)), seed=0, provenance={}))
+        if line in first:
             repeated[path] += 1
-        first.setdefault(same, episode)
+        first.setdefault(line, episode)
     for path, count in repeated.items():
         LOG.warning("reflectrl: %s: %d episodes are there before, step for step; each counts once", path, count)
     return list(first.values())

@@ -45,18 +45,20 @@ def demonstrations(
         env: environment in which the expert's path is counted, if every action of it is to be perturbed
             (`config.negatives`).
     """
-    found = []
+    demos = []
     for task in tasks:
         for noise in config.noise:
-            found.append(Demonstration(task, named_seed(seed, "teach", task.id, noise), "trajectory", noise))
+            demos.append(Demonstration(task, named_seed(seed, "teach", task.id, noise), "trajectory", noise))
         if config.negatives == "all":
             assert env is not None
-            places: list[int | None] = list(range(expert_length(env, task, named_seed(seed, "negative", task.id, 0))))
+            step_indices: list[int | None] = list(
+                range(expert_length(env, task, named_seed(seed, "negative", task.id, 0)))
+            )
         else:
-            places = [None] * config.negatives
-        for k, place in enumerate(places):
-            found.append(Demonstration(task, named_seed(seed, "negative", task.id, k), "negative", place=place))
-    return found
+            step_indices = [None] * config.negatives
+        for k, step_index in enumerate(step_indices):
+            demos.append(Demonstration(task, named_seed(seed, "negative", task.id, k), "negative", place=step_index))
+    return demos
 
 
 def expert_length(env: TextEnv, task: Task, seed: int) -> int:
@@ -120,11 +122,12 @@ class _Lecture:
         planned. If no step has one, the episode teaches nothing.
         """
         self.begin()
-        length, place = self.expert_steps(), self.demonstration.place
+        length, planned_step = self.expert_steps(), self.demonstration.place
         first = int(self.begin().integers(length))
         others: tuple[int, ...] = (first, *(step for step in range(length) if step != first))
-        if place is not None:
-            others = (place,) if place < length else ()  # in a random environment, this path may be shorter
+        if planned_step is not None:
+            # In a random environment, this path may be shorter than the one that was planned.
+            others = (planned_step,) if planned_step < length else ()
         for stop in others:
             rng = self.begin()
             rng.integers(length)

@@ -133,8 +133,8 @@ class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             episode = recording.finished(now.success, not ended)
             self.recorder.append(episode)
             self._recording = None
-            if not self._may_win and (doubt := doubt_about_loss(self._shown, episode)):
-                LOG.warning("reflectrl: %s", doubt)
+            if not self._may_win and (warning := doubt_about_loss(self._shown, episode)):
+                LOG.warning("reflectrl: %s", warning)
                 self._may_win = True
             self._may_win |= episode.success
         return result

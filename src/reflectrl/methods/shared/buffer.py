@@ -83,18 +83,18 @@ class TransitionBuffer(nn.Module):
         Raises:
             UserError: the buffer is still empty, because every episode was truncated at its first step.
         """
-        met = list(zip(steps.prompts, steps.actions, strict=True))
-        if new := [question for question in dict.fromkeys(met) if question not in self._numbers]:
-            self._append(new, read_states(self.policy, new, self.temperature))
-        state_N = torch.tensor([self._numbers[question] for question in met])
+        questions = list(zip(steps.prompts, steps.actions, strict=True))
+        if new_questions := [question for question in dict.fromkeys(questions) if question not in self._numbers]:
+            self._append(new_questions, read_states(self.policy, new_questions, self.temperature))
+        state_N = torch.tensor([self._numbers[question] for question in questions])
         # Steps of an episode are neighbours, so the next row is the next state, except at an episode's last step.
         next_N, lasts = state_N.roll(-1), torch.tensor(steps.ends) - 1
         next_N[lasts] = END
-        known_N = torch.ones(len(steps), dtype=torch.bool)
-        known_N[lasts] = ~torch.tensor([episode.truncated for episode in episodes])
-        fresh = Drawn(state_N, steps.labels_N, steps.rewards_N.float(), next_N)
-        for name, before, more in zip(Drawn._fields, self.transitions(), fresh, strict=True):
-            self.register_buffer(name, torch.cat([before, more[known_N]])[-self.size :])
+        has_next_N = torch.ones(len(steps), dtype=torch.bool)
+        has_next_N[lasts] = ~torch.tensor([episode.truncated for episode in episodes])
+        new_transitions = Drawn(state_N, steps.labels_N, steps.rewards_N.float(), next_N)
+        for name, before, added in zip(Drawn._fields, self.transitions(), new_transitions, strict=True):
+            self.register_buffer(name, torch.cat([before, added[has_next_N]])[-self.size :])
         self._forget()
         if not len(self):
             raise UserError(
@@ -105,12 +105,12 @@ class TransitionBuffer(nn.Module):
     def draw(self, count: int, generator: torch.Generator) -> Drawn:
         """Draw `count` transitions uniformly with replacement."""
         rows = torch.randint(len(self), (count,), generator=generator)
-        return Drawn(*(kept[rows] for kept in self.transitions()))
+        return Drawn(*(column[rows] for column in self.transitions()))
 
     def features(self, state_N: Tensor) -> StateFeatures:
         """Return features of states (N,) under the frozen model. Rows of END are arbitrary: the caller masks them."""
-        kept, device = (self.states_SD, self.actions_SAD, self.prior_SA), self.policy.lm.device
-        return StateFeatures(*(tensor[state_N.cpu()].to(device) for tensor in kept))
+        tables, device = (self.states_SD, self.actions_SAD, self.prior_SA), self.policy.lm.device
+        return StateFeatures(*(tensor[state_N.cpu()].to(device) for tensor in tables))
 
     def _append(self, questions: Sequence[Question], features: StateFeatures) -> None:
         features = StateFeatures(*(tensor.cpu() for tensor in features))
@@ -126,14 +126,14 @@ class TransitionBuffer(nn.Module):
 
     def _forget(self) -> None:
         """Drop states that no transition refers to any more."""
-        kept = self.transitions()
-        used = torch.cat([kept.state_N, kept.next_N]).unique()
+        transitions = self.transitions()
+        used = torch.cat([transitions.state_N, transitions.next_N]).unique()
         used = used[used != END]
         if len(used) == len(self.questions):
             return
-        number_S = torch.full((len(self.questions) + 1,), END)  # the last place serves END, which is -1
-        number_S[used] = torch.arange(len(used))
-        self.state_N, self.next_N = number_S[kept.state_N], number_S[kept.next_N]
+        new_index_S = torch.full((len(self.questions) + 1,), END)  # the last entry serves END, which is -1
+        new_index_S[used] = torch.arange(len(used))
+        self.state_N, self.next_N = new_index_S[transitions.state_N], new_index_S[transitions.next_N]
         for name in ("states_SD", "actions_SAD", "prior_SA"):
             self.register_buffer(name, self.get_buffer(name)[used])
         self.load([self.questions[i] for i in used.tolist()])

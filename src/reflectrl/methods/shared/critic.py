@@ -44,8 +44,8 @@ class UtteranceCritic(nn.Module):
 
     def values(self, states_ND: Tensor) -> Tensor:
         """Return V(s) of states (N, D) as (N,), in reward units."""
-        found: Tensor = self.v(states_ND.float())[:, 0]
-        return found
+        values_N: Tensor = self.v(states_ND.float())[:, 0]
+        return values_N
 
 
 def _head(width: int, mean: float) -> nn.Module:

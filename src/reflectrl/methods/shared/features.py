@@ -43,10 +43,10 @@ def read_states(policy: Policy, questions: Sequence[Question], temperature: floa
     for part in passes(policy, questions):
         batch, counts = [questions[i] for i in part], [len(answers[i]) for i in part]
         logits_NA, hidden_ND = policy.logits(*zip(*batch, strict=True))
-        spelled = [(*questions[i][0], *answer)[-lm.context :] for i in part for answer in answers[i]]
-        read = lm.backend.read(pack(spelled)).split(counts)
+        sequences = [(*questions[i][0], *answer)[-lm.context :] for i in part for answer in answers[i]]
+        action_states = lm.backend.read(pack(sequences)).split(counts)
         for k, i in enumerate(part):
-            states[i], actions[i] = hidden_ND[k], read[k]
+            states[i], actions[i] = hidden_ND[k], action_states[k]
             logp[i] = (logits_NA[k, : counts[k]] / temperature).float().log_softmax(-1)
     logp_NA = pad_sequence(logp, batch_first=True, padding_value=-torch.inf)
     return StateFeatures(torch.stack(states), pad_sequence(actions, batch_first=True), logp_NA)

@@ -157,8 +157,8 @@ def critic_values(lm: LanguageModel, critic: ValueHead, prompts: Sequence[Ids], 
     distinct = sorted(set(prompts))
     parts = passes(lm, distinct, [1] * len(distinct), most)
     values = torch.cat([critic(lm.backend.read(distinct[part])).cpu() for part in parts]).tolist()
-    of = dict(zip(distinct, values, strict=True))
-    return torch.tensor([of[ids] for ids in prompts])
+    value_of = dict(zip(distinct, values, strict=True))
+    return torch.tensor([value_of[ids] for ids in prompts])
 
 
 def assign_reflections(

@@ -42,11 +42,11 @@ class SampledReflector(Reflector):
         self, keys: Sequence[Ids], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
     ) -> list[Completion]:
         self._ends, end = {}, self.lm.tokenizer.eos_token_id
-        found = super()._compute(keys, episodes, caches)
+        completions = super()._compute(keys, episodes, caches)
         ends = [self._ends.get(id(episode.rng)) for episode in episodes]
         return [
             (ids, logprobs) if last is None else ((*ids, end), (*logprobs, last))
-            for (ids, logprobs), last in zip(found, ends, strict=True)
+            for (ids, logprobs), last in zip(completions, ends, strict=True)
         ]
 
 

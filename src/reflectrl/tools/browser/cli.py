@@ -57,10 +57,10 @@ class ExportBrowser:
 
         transformers.utils.logging.disable_progress_bar()
         out = self.out or self.run / "browser"
-        chosen = {name: getattr(self, name) for name in ("arm", "seed", "split", "stage", "tasks", "states")}
-        done = export_run(self.run, out, **chosen, runtime=self.runtime, trust=self.trust)
-        for note in done.notes:
+        options = {name: getattr(self, name) for name in ("arm", "seed", "split", "stage", "tasks", "states")}
+        exported = export_run(self.run, out, **options, runtime=self.runtime, trust=self.trust)
+        for note in exported.notes:
             print(f"note: {note}")
-        world = done.world
-        print(f"{out}: {len(world.tasks)} tasks, {len(world.states)} states, {done.bytes / 2**20:.1f} MiB")
+        world = exported.world
+        print(f"{out}: {len(world.tasks)} tasks, {len(world.states)} states, {exported.bytes / 2**20:.1f} MiB")
         print(f"open {out / 'index.html'}, or put the folder on any web server")

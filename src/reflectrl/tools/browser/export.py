@@ -80,14 +80,14 @@ def export_run(
     recipe = load_recipe(run / "recipe.toml", trust=trust)
     agent = load_agent(run, arm, seed, trust=trust)
     policy, reflector = playable(agent.player, agent.reflector)
-    needed = find_runtime(runtime)
+    runtime_files = find_runtime(runtime)
     env = make(recipe.env)
-    chosen = env.tasks(split, stage)[:tasks]
-    if not chosen:
+    first_tasks = env.tasks(split, stage)[:tasks]
+    if not first_tasks:
         raise UserError(f"{recipe.env['name']} has no {split} tasks")
-    world = explore(env, chosen, states)
+    world = explore(env, first_tasks, states)
     about = {"env": recipe.env["name"], "agent": agent.name, "recipe": recipe.name, "split": split}
-    size = write_page(policy, reflector, world, about, out, needed)
+    size = write_page(policy, reflector, world, about, out, runtime_files)
     if (run / "report.html").is_file():
         write_report(run)  # which links to the page if it lies in the run folder
     return Exported(world, size, notes(policy, reflector))
@@ -110,11 +110,11 @@ def write_page(
         about: names of the environment, the players, their recipe, and the split of the tasks.
         runtime: files that `find_runtime` found.
     """
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as temp_folder:
         graphs = {}
         for name, player in (("policy", policy), ("reflector", reflector)):
             if player is not None:
-                path = Path(place) / f"{name}.onnx"
+                path = Path(temp_folder) / f"{name}.onnx"
                 export_onnx(player.lm, path)
                 graphs[name] = path.read_bytes()
     data = {
@@ -132,7 +132,7 @@ def write_page(
             (folder / name).write_bytes(files("reflectrl.tools.browser").joinpath("page", name).read_bytes())
         (folder / "data").mkdir()
         for name, content in data.items():
-            # A page from a disk may load scripts and nothing else; so everything is one.
+            # A page opened from a disk may load scripts only, so every file is packed into a script.
             packed = base64.b64encode(gzip.compress(content, mtime=0)).decode()
             (folder / "data" / f"{name}.js").write_text(f'reflectrl.put("{name}", "{packed}");\n', encoding="ascii")
         licences = f"{_notice()}\n\n{runtime['LICENSE'].decode()}"
@@ -157,9 +157,9 @@ def playable(player: Player, reflector: Player | None) -> tuple[Policy, Reflecto
             have different tokenizers.
     """
     if type(player) is not Policy or not isinstance(reflector, Reflector | None):
-        who = player if type(player) is not Policy else reflector
+        unsupported = player if type(player) is not Policy else reflector
         raise UserError(
-            f"{type(who).__name__} is no language model alone; only a policy and a reflector can be exported"
+            f"{type(unsupported).__name__} is no language model alone; only a policy and a reflector can be exported"
         )
     if player.scoring != "enumeration":
         raise UserError(
@@ -194,18 +194,18 @@ def _require_plain(lm: LanguageModel) -> None:
 
 
 def notes(policy: Policy, reflector: Reflector | None) -> list[str]:
-    """List how the page departs from the way these players play in Python."""
-    found = []
+    """List the differences between play on the page and play in Python."""
+    departures = []
     if policy.shuffle_labels:
-        found.append("play.shuffle_labels is on: the page lists actions in the environment's order")
+        departures.append("play.shuffle_labels is on: the page lists actions in the environment's order")
     if reflector and reflector.sampling != Sampling(temperature=0.0):
-        found.append("play.reflection_temperature is not 0: the page writes the likeliest reflections")
-    return found
+        departures.append("play.reflection_temperature is not 0: the page writes the likeliest reflections")
+    return departures
 
 
 def describe(policy: Policy, reflector: Reflector | None, world: World, about: Mapping[str, str]) -> dict[str, Any]:
     """Describe the players for the page: prompts in pieces, labels, sizes."""
-    most = max(len(one.actions) for one in world.observations)
+    most = max(len(observation.actions) for observation in world.observations)
     labels, tokenizer = policy.labels(most), policy.lm.tokenizer
     models = {"policy": policy.lm, **({"reflector": reflector.lm} if reflector else {})}
     reflection = REFLECTION if reflector else None
@@ -222,7 +222,7 @@ def describe(policy: Policy, reflector: Reflector | None, world: World, about: M
         "eos": tokenizer.eos_token_id,
         "reflection_tokens": reflector.max_new_tokens if reflector else 0,
         "models": {name: {"context": lm.context, "cache": shape_of_cache(lm)} for name, lm in models.items()},
-        "checks": [[number, policy.lm.encode(world.observations[number].text)] for number in sample],
+        "checks": [[index, policy.lm.encode(world.observations[index].text)] for index in sample],
     }
 
 

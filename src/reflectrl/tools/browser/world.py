@@ -30,7 +30,7 @@ TRIALS = 200
 
 
 class Numbered:
-    """Assign equal things equal numbers, from 0 in the order in which they first occur."""
+    """Assign equal values the same number, counted from 0 in the order in which they first occur."""
 
     def __init__(self) -> None:
         self.numbers: dict[Any, int] = {}
@@ -72,12 +72,15 @@ class World:
     def as_json(self) -> dict[str, Any]:
         """Return the table for the page. Equal texts and equal lists of actions are stored once."""
         texts, lists = Numbered(), Numbered()
-        seen = [(texts[one.history], texts[one.state], lists[one.actions]) for one in self.observations]
+        encoded = [
+            (texts[observation.history], texts[observation.state], lists[observation.actions])
+            for observation in self.observations
+        ]
         tasks = [{"id": task.id, "group": group} for task, group in zip(self.tasks, self.groups, strict=True)]
         return {
             "texts": list(texts),
             "lists": list(lists),
-            "observations": seen,
+            "observations": encoded,
             "outcomes": self.outcomes,
             "states": self.states,
             "tasks": [{**task, "start": start} for task, start in zip(tasks, self.starts, strict=True)],
@@ -130,9 +133,9 @@ class _Book:
         env, numbers = self.env, dict[Any, int]()
         env.reset(seed=seed, options={"task": task})
         start = self._number(numbers, task, False)
-        waiting = deque([(start, env.save(), env.observe().actions)])
-        while waiting:
-            number, snapshot, actions = waiting.popleft()
+        queue = deque([(start, env.save(), env.observe().actions)])
+        while queue:
+            state, snapshot, actions = queue.popleft()
             if snapshot.elapsed >= env.horizon:
                 continue
             for action, text in enumerate(actions):
@@ -145,12 +148,12 @@ class _Book:
                         " holds one consequence of each action; give arguments that leave nothing to chance, or watch"
                         " it with `reflectrl play`"
                     )
-                known = len(self.seen)
-                there = self._number(numbers, task, terminated or cut_off)
+                state_count = len(self.seen)
+                next_state = self._number(numbers, task, terminated or cut_off)
                 outcome = (reward, terminated, bool(info["success"]), tuple(info["events"]), *([True] * cut_off))
-                self.edges[number] += [there, self.outcomes[outcome]]
-                if there == known and not terminated and not cut_off:
-                    waiting.append((there, replace(env.save(), success=False), info["observation"].actions))
+                self.edges[state] += [next_state, self.outcomes[outcome]]
+                if next_state == state_count and not terminated and not cut_off:
+                    queue.append((next_state, replace(env.save(), success=False), info["observation"].actions))
         return start
 
     def _number(self, numbers: dict[Any, int], task: Task, over: bool) -> int:
@@ -184,8 +187,10 @@ def fingerprint(env: TextEnv) -> bytes:
     Raises:
         UserError: the state cannot be pickled.
     """
-    own = type(env).get_state is not TextEnv.get_state
-    state = env.get_state() if own else {key: value for key, value in vars(env).items() if key not in NOT_STATE}
+    has_own_state = type(env).get_state is not TextEnv.get_state
+    state = (
+        env.get_state() if has_own_state else {key: value for key, value in vars(env).items() if key not in NOT_STATE}
+    )
     written = io.BytesIO()
     try:
         _Pickler(written).dump(state)
@@ -198,20 +203,20 @@ def fingerprint(env: TextEnv) -> bytes:
 
 
 def _merged(book: _Book, starts: list[int], tasks: tuple[Task, ...], groups: tuple[str | None, ...]) -> World:
-    """Return the smallest table that plays alike (Moore's partition refinement).
+    """Return the smallest equivalent table (Moore's partition refinement).
 
     States with equal observations merge if every sequence of actions from them gives equal observations and outcomes.
     """
     widest = max(map(len, book.edges))
     edges = np.full((len(book.edges), widest), -1)
-    for row, known in zip(edges, book.edges, strict=True):
-        row[: len(known)] = known
-    there, outcomes = edges[:, ::2], edges[:, 1::2]
+    for row, state_edges in zip(edges, book.edges, strict=True):
+        row[: len(state_edges)] = state_edges
+    next_state, outcomes = edges[:, ::2], edges[:, 1::2]
     # Split kinds of states by where their actions lead, until a round splits none.
     kinds, count = np.zeros(len(edges), np.int64), 0
     while True:
-        after = np.where(there >= 0, kinds[there], -1)
-        rows = np.column_stack([np.array(book.seen), kinds, outcomes, after])
+        next_kinds = np.where(next_state >= 0, kinds[next_state], -1)
+        rows = np.column_stack([np.array(book.seen), kinds, outcomes, next_kinds])
         _, first, kinds = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         kinds = kinds.reshape(-1)
         if len(first) == count:
@@ -219,9 +224,11 @@ def _merged(book: _Book, starts: list[int], tasks: tuple[Task, ...], groups: tup
         count = len(first)
     states = []
     for state in first:
-        known = book.edges[state]
+        state_edges = book.edges[state]
         steps = [
-            number for there, how in zip(known[::2], known[1::2], strict=True) for number in (int(kinds[there]), how)
+            entry
+            for next_state, outcome in zip(state_edges[::2], state_edges[1::2], strict=True)
+            for entry in (int(kinds[next_state]), outcome)
         ]
         states.append((book.seen[state], *steps))
     return World(
@@ -240,18 +247,18 @@ def _compare(env: TextEnv, world: World, seed: int) -> None:
     rng = np.random.default_rng(named_seed("table"))
     for task, start in [*zip(world.tasks, world.starts, strict=True)] * -(-TRIALS // len(world.tasks)):
         env.reset(seed=seed, options={"task": task})
-        state, alike = world.states[start], True
-        while alike and not env.done:
+        state, agrees = world.states[start], True
+        while agrees and not env.done:
             action = int(rng.integers(len(env.observe().actions)))
             won = env.success
             _, reward, terminated, truncated, info = env.step(action)
             _, *steps = state
             state, outcome = world.states[steps[2 * action]], world.outcomes[steps[2 * action + 1]]
-            found = (reward, terminated, bool(info["success"]), tuple(info["events"]))
-            alike = found == (*outcome[:2], won or outcome[2], outcome[3])
-            alike &= env.elapsed == env.horizon or truncated == (len(outcome) > 4)
-            alike &= world.observations[state[0]] == info["observation"]
-        if not alike:
+            observed = (reward, terminated, bool(info["success"]), tuple(info["events"]))
+            agrees = observed == (*outcome[:2], won or outcome[2], outcome[3])
+            agrees &= env.elapsed == env.horizon or truncated == (len(outcome) > 4)
+            agrees &= world.observations[state[0]] == info["observation"]
+        if not agrees:
             raise UserError(
                 f"{type(env).__name__} is no table: step {env.elapsed} of task {task.id!r} ended otherwise than from"
                 " the same state before, by chance or through something that get_state leaves out (the number of"

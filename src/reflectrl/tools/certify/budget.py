@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 SCHEDULE = Path("/proc/self/schedstat")
-"""Linux: nanoseconds that this process has computed, and that it was ready but had to wait for a processor."""
+"""File on Linux: nanoseconds that this process has computed, and nanoseconds that it has waited for a processor."""
 STARVED = 4.0
-"""Elsewhere: factor by which the wall clock counts less, for environments that wait for a server."""
+"""Divisor of wall-clock time on other systems, for environments that wait for a server."""
 _BEGAN = time.monotonic()
 
 

@@ -128,15 +128,15 @@ def sampled(make_env: Callable[[], TextEnv], env: TextEnv, say: Callable[[str], 
     say("random play")
     batches = random_play(evenly(tasks, EPISODES), make_env, 0, BATCH, STEPS)
     episodes = [episode for batch in batches for episode in batch]
-    chosen = sample_of(env, tasks)
+    explored_tasks = sample_of(env, tasks)
     say("exploration")
-    graphs = [] if luck else explored(make_env, chosen, now() + GRAPH_SECONDS)
+    graphs = [] if luck else explored(make_env, explored_tasks, now() + GRAPH_SECONDS)
     say("search for wins")
-    wins = find_wins(make_env, chosen, graphs, now() + (LUCKY_SECONDS if luck else SEARCH_SECONDS))
+    wins = find_wins(make_env, explored_tasks, graphs, now() + (LUCKY_SECONDS if luck else SEARCH_SECONDS))
     expert = expert_play(make_env, evenly(tasks, 5 * TASKS)) if "expert" in env.teacher.abilities() else []
     say("players that read nothing")
     plays = played(env, evenly(tasks, TASKS), constant_players(episodes), now() + PLAY_SECONDS)
-    return Sample(luck, episodes, signal_of(episodes), chosen, graphs, wins, expert, plays)
+    return Sample(luck, episodes, signal_of(episodes), explored_tasks, graphs, wins, expert, plays)
 
 
 def _guarded(check: str, call: Callable[[], Finding]) -> Finding:
@@ -172,7 +172,7 @@ def _attributed(promise: Finding, others: list[Finding]) -> Finding:
 
 
 def _doubted(finding: Finding) -> Finding:
-    """Turn a fault into doubt, where episodes cannot be repeated."""
+    """Return a fault as "unknown", for an environment whose episodes cannot be repeated."""
     words = f"not certain, since episodes do not repeat themselves: {finding.words}"
     return Finding(finding.check, "unknown", words, finding.figures)
 
@@ -181,17 +181,17 @@ def random_walks(env: TextEnv) -> list[Walk]:
     """Return walks for the comparison of processes, the most telling ones first."""
     walks = []
     for split, count in (("train", 16), ("test", 8)):
-        numbers = evenly(range(len(env.tasks(split))), count)
-        walks += [Walk(split, number, seed) for seed, number in enumerate(numbers)]
-    # A task that is played twice shows what its own first episode leaves behind.
-    further = [Walk(walk.split, walk.number, walk.seed + 1000 * turn) for turn in range(1, TURNS) for walk in walks]
-    return [*walks, *walks[:4], *further]
+        task_indices = evenly(range(len(env.tasks(split))), count)
+        walks += [Walk(split, task_index, seed) for seed, task_index in enumerate(task_indices)]
+    # A second walk through a task shows whether the first one has left state behind.
+    repeats = [Walk(walk.split, walk.number, walk.seed + 1000 * turn) for turn in range(1, TURNS) for walk in walks]
+    return [*walks, *walks[:4], *repeats]
 
 
 def winning_walks(env: TextEnv, wins: list[Win]) -> list[Walk]:
-    """Return walks that go where random ones seldom come, some of them twice."""
-    numbers = {task.id: number for number, task in enumerate(env.tasks("train"))}
-    walks = [Walk("train", numbers[win.task.id], seed, win.actions) for seed, win in enumerate(wins)]
+    """Return walks along known wins, whose states random walks seldom reach. The first four are taken twice."""
+    task_indices = {task.id: task_index for task_index, task in enumerate(env.tasks("train"))}
+    walks = [Walk("train", task_indices[win.task.id], seed, win.actions) for seed, win in enumerate(wins)]
     return [*walks, *walks[:4]]
 
 
@@ -212,8 +212,8 @@ def _judged(env: TextEnv, sample: Sample) -> Iterator[Finding]:
 
 def luck_in_steps(env: TextEnv, walks: int = 10) -> bool:
     """Tell whether random draws during an episode change what actions do, as far as a few walks show."""
-    for number, task in enumerate(evenly(env.tasks("train"), walks)):
-        walk = Walk(task.split, number, number)
+    for task_index, task in enumerate(evenly(env.tasks("train"), walks)):
+        walk = Walk(task.split, task_index, task_index)
         if list(course(env, task, walk)) != list(course(env, task, walk, disturb)):
             return True
     return False

@@ -61,16 +61,16 @@ def course(
     rng = np.random.default_rng(walk.seed)
     text, info = env.reset(seed=walk.seed, options={"task": task})
     yield digest(text, info["actions"])
-    for number in range(LONGEST):
+    for step in range(LONGEST):
         if env.done:
             return
         legal = info["actions"]
         action = int(rng.integers(len(legal)))
-        if number < len(walk.actions):
-            if walk.actions[number] not in legal:
-                yield digest("not legal", walk.actions[number])
+        if step < len(walk.actions):
+            if walk.actions[step] not in legal:
+                yield digest("not legal", walk.actions[step])
                 return
-            action = legal.index(walk.actions[number])
+            action = legal.index(walk.actions[step])
         before_step(env)
         text, reward, terminated, truncated, info = env.step(action)
         yield digest(text, info["actions"], round(reward, 9), terminated, truncated, info["success"], info["events"])
@@ -161,15 +161,15 @@ def set_clock_ahead() -> None:
 
 def main() -> None:
     """Take the walks that standard input describes, and print their courses as the last line."""
-    asked = json.load(sys.stdin)
-    if asked["clock_ahead"]:
+    request = json.load(sys.stdin)
+    if request["clock_ahead"]:
         set_clock_ahead()
-    walks = [Walk(**(walk | {"actions": tuple(walk["actions"])})) for walk in asked["walks"]]
-    make_env = functools.partial(make, asked["section"])
-    if asked["seconds"]:
-        courses = each_fresh(make_env, walks, asked["seconds"])
+    walks = [Walk(**(walk | {"actions": tuple(walk["actions"])})) for walk in request["walks"]]
+    make_env = functools.partial(make, request["section"])
+    if request["seconds"]:
+        courses = each_fresh(make_env, walks, request["seconds"])
     else:
-        courses = ORDERS[asked["order"]](make_env, walks)
+        courses = ORDERS[request["order"]](make_env, walks)
     print("\n" + json.dumps(courses))
 
 
@@ -184,5 +184,5 @@ def question(
         clock_ahead: put the clock ahead.
         seconds: time after which no further walk begins, each in a fresh environment; 0 takes all of them.
     """
-    asked = {"section": section, "walks": [asdict(walk) for walk in walks], "order": order}
-    return json.dumps(asked | {"clock_ahead": clock_ahead, "seconds": seconds})
+    request = {"section": section, "walks": [asdict(walk) for walk in walks], "order": order}
+    return json.dumps(request | {"clock_ahead": clock_ahead, "seconds": seconds})

@@ -1,4 +1,4 @@
-"""Players that read nothing, and what they earn: one action for ever, two in turn, a stretch that paid, repeated."""
+"""Players that read nothing, and their returns: they repeat one action, two in turn, or a stretch that was rewarded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def play(env: TextEnv, task: Task, seed: int, choose: Choose) -> Play:
 
 
 def in_turn(*names: str) -> Choose:
-    """Return a player of these actions in turn; where one is not legal, of the first legal action."""
+    """Return a player that takes these actions in turn, and the first legal action where the next one is not legal."""
 
     def choose(legal: Sequence[str], step: int) -> int:
         name = names[step % len(names)]
@@ -51,7 +51,7 @@ def in_turn(*names: str) -> Choose:
 
 
 def repeating(start: Sequence[str], loop: Sequence[str]) -> Choose:
-    """Return a player of some actions, and of a loop after them."""
+    """Return a player that takes some actions once, and then repeats a loop of actions."""
 
     def choose(legal: Sequence[str], step: int) -> int:
         name = start[step] if step < len(start) else loop[(step - len(start)) % len(loop)]
@@ -82,10 +82,10 @@ def played(env: TextEnv, tasks: Sequence[Task], players: dict[str, Choose], dead
     results: dict[str, list[Play]] = {}
     for name, choose in players.items():
         plays = []
-        for number, task in enumerate(tasks):
+        for seed, task in enumerate(tasks):
             if now() > deadline:
                 break
-            plays.append(play(env, task, number, choose))
+            plays.append(play(env, task, seed, choose))
         if plays:
             results[name] = plays
     return results
@@ -99,12 +99,12 @@ def best_loop(env: TextEnv, episode: Episode, deadline: float) -> tuple[Play, st
     """
     actions = [step.observation.actions[step.action] for step in episode.steps]
     best: tuple[Play, str] | None = None
-    for number, step in enumerate(episode.steps[:-1]):
+    for index, step in enumerate(episode.steps[:-1]):
         if step.reward <= 0:
             continue
-        start = actions[: number + 1]
+        start = actions[: index + 1]
         loops = {tuple(start[-length:]) for length in WINDOWS if length <= len(start)}
-        loops |= {(other, start[-1]) for other in episode.steps[number + 1].observation.actions}
+        loops |= {(other, start[-1]) for other in episode.steps[index + 1].observation.actions}
         for loop in sorted(loops):
             if now() > deadline:
                 return best

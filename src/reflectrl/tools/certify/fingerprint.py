@@ -62,8 +62,8 @@ class Fingerprints:
         parts = list(_parts(value, {}, [0]))
         digest = digest_of(parts)
         if len(parts) > LARGE:
-            before, looks = self._same.get(name, (digest, 0))
-            self._same[name] = digest, looks + 1 if before == digest else -(10**9)
+            previous, looks = self._same.get(name, (digest, 0))
+            self._same[name] = digest, looks + 1 if previous == digest else -(10**9)
             if looks >= LOOKS:
                 self._tables[name] = digest
         return digest

@@ -81,31 +81,31 @@ class StateGraph:
             deadline: time on the clock of `budget` at which to end.
         """
         while len(self.states) < most_states and self.steps < most_steps and now() < deadline:
-            number = self._open()
-            if number is None:
+            index = self._open()
+            if index is None:
                 return
-            self._go_on_from(number)
+            self._go_on_from(index)
 
     def follow(self, actions: Sequence[str]) -> None:
         """Add the states and effects along these actions from the start."""
         _, now = begin(self.env, self.task, Start(self.seed, ()))
-        number = 0
+        index = 0
         for action in actions:
             if now.done or action not in now.observation.actions:
                 return
             now = self._step(action, now)
-            reached = self._add(number, action, now)
-            if reached is None:
+            next_index = self._add(index, action, now)
+            if next_index is None:
                 return
-            number = reached
+            index = next_index
 
     def _open(self) -> int | None:
         """Return the state nearest to the start with an untried action that still fits into the horizon."""
         while self.waiting:
-            number = self.waiting[0]
-            state = self.states[number]
+            index = self.waiting[0]
+            state = self.states[index]
             if len(state.edges) < len(state.legal) and len(state.actions) < self.env.horizon:
-                return number
+                return index
             self.waiting.popleft()
         return None
 
@@ -143,13 +143,13 @@ class StateGraph:
             self.is_mergeable = False
             hidden = "\x1f".join(actions)
         key = f"{hidden}\x1e{text}"
-        number = self.numbers.get(key)
-        if number is None:
-            number = self.numbers[key] = len(self.states)
+        index = self.numbers.get(key)
+        if index is None:
+            index = self.numbers[key] = len(self.states)
             self.states.append(State(text, now.observation.actions, actions))
-            self.waiting.append(number)
-        self._shorten(number, actions)
-        return number
+            self.waiting.append(index)
+        self._shorten(index, actions)
+        return index
 
     def _shorten(self, number: int, actions: tuple[str, ...]) -> None:
         """Note a shorter way to a state, and to those behind it, which may fit into the horizon now."""
@@ -167,23 +167,23 @@ class StateGraph:
 
     def distances(self) -> list[float]:
         """Return for each state the least number of steps to a win; infinity where no win is known."""
-        before: list[list[int]] = [[] for _ in self.states]
-        left = [math.inf] * len(self.states)
+        predecessors: list[list[int]] = [[] for _ in self.states]
+        distances = [math.inf] * len(self.states)
         waiting: deque[int] = deque()
-        for number, state in enumerate(self.states):
+        for index, state in enumerate(self.states):
             for edge in state.edges.values():
-                if edge.success and left[number] > 1:
-                    left[number] = 1
-                    waiting.append(number)
+                if edge.success and distances[index] > 1:
+                    distances[index] = 1
+                    waiting.append(index)
                 elif edge.state is not None:
-                    before[edge.state].append(number)
+                    predecessors[edge.state].append(index)
         while waiting:
-            number = waiting.popleft()
-            for earlier in before[number]:
-                if left[earlier] > left[number] + 1:
-                    left[earlier] = left[number] + 1
-                    waiting.append(earlier)
-        return left
+            index = waiting.popleft()
+            for predecessor in predecessors[index]:
+                if distances[predecessor] > distances[index] + 1:
+                    distances[predecessor] = distances[index] + 1
+                    waiting.append(predecessor)
+        return distances
 
     def can_win(self, forced: Mapping[str, str], hopeful: bool = True) -> bool:
         """Tell whether a win can be reached from the start if some texts allow a single action only.
@@ -225,18 +225,18 @@ class StateGraph:
 
     def shortest_win(self) -> tuple[tuple[str, ...], float] | None:
         """Return the actions and the return of a shortest win; None if none is known."""
-        left = self.distances()
-        if left[0] == math.inf:
+        distances = self.distances()
+        if distances[0] == math.inf:
             return None
-        actions, earned, number = [], 0.0, 0
+        actions, earned, index = [], 0.0, 0
         while True:
-            state = self.states[number]
-            action, edge = min(state.edges.items(), key=lambda item: _rank(item[1], left))
+            state = self.states[index]
+            action, edge = min(state.edges.items(), key=lambda item: _rank(item[1], distances))
             actions.append(action)
             earned += edge.reward
             if edge.success or edge.state is None:
                 return tuple(actions), earned
-            number = edge.state
+            index = edge.state
 
 
 def _best(state: State, values: Sequence[float], end: float) -> float:

@@ -33,15 +33,15 @@ def environment_of(id: str) -> Iterator[str]:
     text = look_at(id).environment(raw("gym_environment.py.txt"), "Certified", id.lower())
     with tempfile.TemporaryDirectory(prefix="reflectrl-gym-") as folder:
         (Path(folder) / f"{MODULE}.py").write_text(text, encoding="utf-8")
-        before = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, before)))
+        previous_path = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, previous_path)))
         sys.path.append(folder)
         try:
             yield f"{MODULE}:Certified"
         finally:
             sys.path.remove(folder)
             sys.modules.pop(MODULE, None)
-            if before is None:
+            if previous_path is None:
                 del os.environ["PYTHONPATH"]
             else:
-                os.environ["PYTHONPATH"] = before
+                os.environ["PYTHONPATH"] = previous_path

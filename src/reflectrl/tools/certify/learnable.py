@@ -40,15 +40,15 @@ def check_learning(section: dict[str, Any], minutes: float, changes: Mapping[str
     with tempfile.TemporaryDirectory(prefix="reflectrl-certify-") as folder:
         command = [sys.executable, "-P", "-c", PROGRAM, json.dumps(settings), folder]
         surroundings = os.environ | {"TERM": "dumb"}
-        done = subprocess.run(command, capture_output=True, text=True, env=surroundings, check=False)
+        completed = subprocess.run(command, capture_output=True, text=True, env=surroundings, check=False)
         path = Path(folder) / "run" / "results.json"
-        if done.returncode or not path.is_file():
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        if completed.returncode or not path.is_file():
+            last = (completed.stderr.strip().splitlines() or ["no message"])[-1]
             return Finding("learnable", "unknown", f"the training ended early: {last:.300}")
         rows = {row["arm"]: row for row in json.loads(path.read_text(encoding="utf-8"))["summary"] if _is_whole(row)}
-        said = [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("coach: ")]
+        coach_lines = [line.partition(": ")[2] for line in completed.stdout.splitlines() if line.startswith("coach: ")]
     learned, chance = _success(rows[ARM]), _success(rows["random"])
-    figures = {"learned": learned, "random": chance, "minutes": minutes, "updates": UPDATES, "coach": said}
+    figures = {"learned": learned, "random": chance, "minutes": minutes, "updates": UPDATES, "coach": coach_lines}
     figures |= {"learned_return": rows[ARM].get("mean_return"), "random_return": rows["random"].get("mean_return")}
     words = f"{percent(learned)} of the test tasks, by chance {percent(chance)}"
     if learned[1] > chance[2]:

@@ -1,7 +1,8 @@
 """Checks of determinism and isolation: the same walks in fresh processes, in other orders, and beside each other.
 
-Each order of play gets a process of its own, so nothing that was played before can disturb it. Two processes that do
-the same tell randomness; another hash seed tells the order of sets; another order of play tells what a reset forgets.
+Each order of play gets a process of its own, so nothing that was played before can disturb it. A second process that
+plays the same detects randomness, another hash seed detects dependence on the order of sets, and another order of play
+detects state that a reset does not clear.
 """
 
 from __future__ import annotations
@@ -120,26 +121,26 @@ def taken(section: dict[str, Any], asked: str, hash_seed: str) -> Courses:
     """
     surroundings = os.environ | {"PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-P", "-c", PROGRAM]
-    done = subprocess.run(command, input=asked, capture_output=True, text=True, env=surroundings, check=False)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    completed = subprocess.run(command, input=asked, capture_output=True, text=True, env=surroundings, check=False)
+    if completed.returncode:
+        last = (completed.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"environment {section['name']!r}, played in a process of its own: {last:.300}")
-    courses: Courses = parse_json(done.stdout.splitlines()[-1])
+    courses: Courses = parse_json(completed.stdout.splitlines()[-1])
     return courses
 
 
 def first_difference(first: Courses, again: Courses, walks: Sequence[Walk]) -> str | None:
     """Name the first step at which courses differ; None if they are the same."""
     different = 0
-    named = None
-    for walk, here, there in zip(walks, first, again, strict=True):
-        if here == there:
+    location = None
+    for walk, course, other_course in zip(walks, first, again, strict=True):
+        if course == other_course:
             continue
         different += 1
-        if named is None:
-            same = sum(1 for _ in _equal_start(here, there))
-            named = f"first at step {same} of {walk.split} task {walk.number}"
-    return None if named is None else f"{different} of {len(walks)} walks differ, {named}"
+        if location is None:
+            step = sum(1 for _ in _equal_start(course, other_course))
+            location = f"first at step {step} of {walk.split} task {walk.number}"
+    return None if location is None else f"{different} of {len(walks)} walks differ, {location}"
 
 
 def _equal_start(here: Sequence[str], there: Sequence[str]) -> list[str]:

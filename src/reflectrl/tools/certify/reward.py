@@ -83,7 +83,7 @@ def _players(plays: Mapping[str, Sequence[Play]], earned: float, figures: dict[s
     for name, results in plays.items():
         lost = [play.earned for play in results if not play.success]
         if len(lost) < max(1, len(results) // 2):
-            continue  # it wins: that is a matter of headroom
+            continue  # it wins, which `check_headroom` judges
         mean = fmean(lost)
         if mean > best:
             best = mean
@@ -123,7 +123,7 @@ def _graphs(graphs: Sequence[StateGraph], horizon: int, deadline: float) -> str:
 def _loops(
     env: TextEnv, episodes: Sequence[Episode], wins: Sequence[Win], deadline: float, figures: dict[str, float]
 ) -> str:
-    """Repeat what was paid in random play and on the way to wins."""
+    """Repeat the stretches that led to a reward in random play and on the way to wins."""
     earned = fmean(win.earned for win in wins)
     if earned <= 0 or fmean(len(win.actions) for win in wins) >= LASTS * env.horizon:
         return ""

@@ -125,8 +125,8 @@ def wins_compared(env: TextEnv, pairs: Sequence[tuple[Task, list[Task]]], deadli
         actions = search.find(SEARCH_STEPS) if now() < deadline else None
         if actions is not None:
             walk = Walk(task.split, 0, 0, actions)
-            seen = list(course(env, task, walk))
-            yield any(seen == list(course(env, other, walk)) for other in others)
+            win_course = list(course(env, task, walk))
+            yield any(win_course == list(course(env, other, walk)) for other in others)
 
 
 def is_one_world(env: TextEnv, tasks: Sequence[Task]) -> bool:

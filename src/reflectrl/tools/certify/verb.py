@@ -98,6 +98,6 @@ def _require_made(section: dict[str, Any], name: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file at once or not at all."""
+    """Write a file atomically."""
     with replacing(path) as file:
         file.write(text)

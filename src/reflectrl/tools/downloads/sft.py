@@ -76,7 +76,7 @@ def write_rows(paths: Sequence[Path], folder: Path, words: bool = False) -> None
     }
     if not choices["sft"]:
         raise UserError(f"{', '.join(map(str, paths))}: no step there is to be imitated")
-    rows = {name: [_choice(row, words) for row in found] for name, found in choices.items()}
+    rows = {name: [_choice(row, words) for row in choice_rows] for name, choice_rows in choices.items()}
     for name, negatives in (("sft_reflection", True), ("sft_reflection_positive", False)):
         reflections = views.sft_reflection(episodes, negatives)
         rows[name] = [("".join(row.prompt), row.completion) for row in reflections]

@@ -111,8 +111,8 @@ def _refuse_local_backbones(models: Mapping[str, LanguageModel | None]) -> None:
 
 def _models(recipe: Recipe, run: Path, arm: str, seed: int, trust: bool) -> dict[str, LanguageModel | None]:
     """Return the models of an arm by role. Raises UserError if it has none that can be exported."""
-    if asked := select_arms([arm], recipe)[arm].asked:
-        raise UserError(f"the arm {arm!r} asks {asked}, which cannot be exported; choose an arm of trained models")
+    if model := select_arms([arm], recipe)[arm].asked:
+        raise UserError(f"the arm {arm!r} asks {model}, which cannot be exported; choose an arm of trained models")
     players = load_players(run, arm, seed, trust)
     models = {name: getattr(player, "lm", None) for name, player in zip((POLICY, REFLECTOR), players, strict=True)}
     if models[POLICY] is None:
@@ -132,14 +132,16 @@ def merged(lm: LanguageModel) -> LanguageModel:
     if getattr(lm.core.config, "quantization_config", None) is not None:
         raise UserError(f"an adapter cannot be added to quantised weights; export it without {option('merge')}")
     lm.activate()
-    whole = copy.deepcopy(lm.model).merge_and_unload(adapter_names=[lm.adapter]).eval()
+    merged_model = copy.deepcopy(lm.model).merge_and_unload(adapter_names=[lm.adapter]).eval()
     ids_1T = torch.arange(8, device=lm.device)[None]
     with torch.inference_mode():
-        wanted, found = (model(input_ids=ids_1T, use_cache=False).logits.float() for model in (lm.model, whole))
+        expected, actual = (
+            model(input_ids=ids_1T, use_cache=False).logits.float() for model in (lm.model, merged_model)
+        )
     limit = MERGED if lm.dtype == torch.float32 else HALF
-    if not float(((found - wanted).abs() / (1 + wanted.abs())).max()) <= limit:
+    if not float(((actual - expected).abs() / (1 + expected.abs())).max()) <= limit:
         raise UserError(f"an adapter of this kind cannot be added to the weights; export it without {option('merge')}")
-    return replace(lm, model=whole, adapter=None, base="", counters=Counters())
+    return replace(lm, model=merged_model, adapter=None, base="", counters=Counters())
 
 
 def _travelling(recipe: Recipe, arm: str, seed: int, merged: bool = False) -> Recipe:

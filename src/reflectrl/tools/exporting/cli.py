@@ -52,8 +52,8 @@ class ExportAgent:
         from reflectrl.tools.exporting.publishing import Publication
 
         transformers.utils.logging.disable_progress_bar()
-        wanted = Publication(self.push, self.licence, self.public) if self.push else None
-        card = export_agent(self.run, self.arm, self.seed, self.out, self.half, self.trust, self.merge, wanted)
+        publication = Publication(self.push, self.licence, self.public) if self.push else None
+        card = export_agent(self.run, self.arm, self.seed, self.out, self.half, self.trust, self.merge, publication)
         size = sum(path.stat().st_size for path in self.out.rglob("*.safetensors"))
         print(f"{self.out}: {card.name}, {size / 2**20:.1f} MiB of weights")
         if self.push:

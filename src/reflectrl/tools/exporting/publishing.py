@@ -76,11 +76,11 @@ def push(folder: Path, recipe: Recipe, taught: int, wanted: Publication) -> str:
     (folder / "README.md").write_text(text, encoding="utf-8")
     try:
         api = HfApi()
-        made = api.create_repo(wanted.name, private=not wanted.public, exist_ok=True)
+        repository = api.create_repo(wanted.name, private=not wanted.public, exist_ok=True)
         api.upload_folder(repo_id=wanted.name, folder_path=folder, commit_message="An agent trained with reflectrl")
     except Exception as error:  # of many kinds: connections, tokens, rights, the hub's own
         raise UserError(f"{folder} is written, but could not be pushed: {one_line(error)[:200]}") from error
-    return str(made)
+    return str(repository)
 
 
 def model_card(card: Card, recipe: Recipe, taught: int, licence: str) -> str:
@@ -117,26 +117,26 @@ def hub_name(source: str) -> str:
 
 def _ancestry(recipe: Recipe) -> str:
     """Describe the licences of the models from which the agent was trained."""
-    said = []
+    sentences = []
     for source in recipe.model.sources:
         if source in CATALOGUE:
-            said.append(
+            sentences.append(
                 f"It was trained from {hub_name(source)}, whose licence ({CATALOGUE[source].licence}) holds too."
             )
         elif source != "scratch":
             name = hub_name(source) or "a model that lay in a folder of its author's, and is not named here"
-            said.append(f"It was trained from {name}; the licence of that model holds too.")
-    return " ".join(said)
+            sentences.append(f"It was trained from {name}; the licence of that model holds too.")
+    return " ".join(sentences)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows of results as a Markdown table."""
     if not rows:
         return ""
-    shown = [name for name in COLUMNS if any(name in row for row in rows)]
-    lines = [shown, ["---"] * len(shown)]
+    columns = [name for name in COLUMNS if any(name in row for row in rows)]
+    lines = [columns, ["---"] * len(columns)]
     for row in rows:
-        lines.append([_cell(row.get(name)) for name in shown])
+        lines.append([_cell(row.get(name)) for name in columns])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -147,9 +147,9 @@ def _cell(value: Any) -> str:
 def _data(recipe: Recipe, taught: int) -> str:
     """Describe the source of the training's episodes."""
     teacher = {"teacher": "the environment's own teacher", "log": "recorded demonstrations", "endpoint": "a model"}
-    said = f"{taught} teaching episodes by {teacher[recipe.teach.by]}" if taught else "No teaching episodes"
+    origin = f"{taught} teaching episodes by {teacher[recipe.teach.by]}" if taught else "No teaching episodes"
     return (
-        f"{said}, in the environment `{recipe.env['name']}`; the episodes themselves are not part of this repository."
+        f"{origin}, in the environment `{recipe.env['name']}`; the episodes themselves are not part of this repository."
     )
 
 

@@ -25,11 +25,11 @@ def note(recipe: Recipe, free: float | None = None) -> str:
         return ""
     free = available() if free is None else free
     each = f", in each of {count} processes" if count > 1 else ""
-    said = f"Memory: needs {need}{each}; {free / GIB:.2f} GiB of the machine's are free"
+    summary = f"Memory: needs {need}{each}; {free / GIB:.2f} GiB of the machine's are free"
     if need.peak * count <= free:
-        return said
+        return summary
     fitting = [f"with {words} it needs {most / GIB:.2f}" for words, _, most in _thriftier(recipe) if most <= free]
-    return f"{said}: too little for texts so long; {'; '.join(fitting[:3]) or 'set a smaller model.context'}"
+    return f"{summary}: too little for texts so long; {'; '.join(fitting[:3]) or 'set a smaller model.context'}"
 
 
 def side_by_side(recipe: Recipe) -> int:
@@ -59,10 +59,12 @@ def require_memory(recipe: Recipe, free: float) -> None:
     if need is None or need.least.peak * count <= free:
         return
     fitting = [f"with {words} it needs {least / GIB:.2f}" for words, least, _ in _thriftier(recipe) if least <= free]
-    ways = "; ".join(fitting[:3])
+    advice = "; ".join(fitting[:3])
     before = f"before any text{f' in {count} processes' if count > 1 else ''}"
     about = f"needs about {need.least.peak * count / GIB:.2f} GiB {before}, and {max(0.0, free) / GIB:.2f} are free"
-    raise UserError(f"model {' and '.join(map(repr, recipe.model.sources))} {about}; {ways or 'take a smaller model'}")
+    raise UserError(
+        f"model {' and '.join(map(repr, recipe.model.sources))} {about}; {advice or 'take a smaller model'}"
+    )
 
 
 def _thriftier(recipe: Recipe) -> Iterator[tuple[str, float, float]]:
@@ -76,13 +78,13 @@ def _thriftier(recipe: Recipe) -> Iterator[tuple[str, float, float]]:
     lora |= {"frozen_layers": 0} if model.frozen_layers else {}  # adapters leave all layers as they are
     half: dict[str, Any] = {} if model.dtype == "bfloat16" else {"dtype": "bfloat16"}
     quantised: dict[str, Any] = {} if model.quantisation == "nf4" else {"quantisation": "nf4"}
-    again: dict[str, Any] = {} if model.gradient_checkpointing else {"gradient_checkpointing": True}
-    tried = [again, lora, half, {**again, **lora}, {**lora, **half}, {**lora, **quantised}]
-    tried += [{**lora, **half, **quantised}, {**again, **lora, **half, **quantised}]
-    distinct = [settings for i, settings in enumerate(tried) if settings not in tried[:i]]
+    checkpointing: dict[str, Any] = {} if model.gradient_checkpointing else {"gradient_checkpointing": True}
+    candidates = [checkpointing, lora, half, {**checkpointing, **lora}, {**lora, **half}, {**lora, **quantised}]
+    candidates += [{**lora, **half, **quantised}, {**checkpointing, **lora, **half, **quantised}]
+    distinct = [settings for i, settings in enumerate(candidates) if settings not in candidates[:i]]
     count = side_by_side(recipe)
-    ways: list[tuple[int, dict[str, Any]]] = [(1, {})] if count > 1 else []
-    for processes, settings in (*ways, *product(sorted({count, 1}, reverse=True), distinct)):
+    fewer_processes: list[tuple[int, dict[str, Any]]] = [(1, {})] if count > 1 else []
+    for processes, settings in (*fewer_processes, *product(sorted({count, 1}, reverse=True), distinct)):
         need = estimate(replace(recipe, model=replace(model, **settings)))
         words = ["processes=1"] if processes < count else []
         words += [f"model.{key}={str(value).lower()}" for key, value in settings.items()]

@@ -180,12 +180,12 @@ def estimate(recipe: Recipe, pass_bytes: float = PASS) -> Need | None:
     if "scratch" in model.sources:
         return None
     try:
-        found = [shape_of(find_model(model.source_of(role))) for role in ROLES]
+        role_shapes = [shape_of(find_model(model.source_of(role))) for role in ROLES]
     except UserError:  # which the run itself will say
         return None
-    if not all(found):
+    if not all(role_shapes):
         return None
-    shapes = [shape for shape in found if shape is not None]
+    shapes = [shape for shape in role_shapes if shape is not None]
     weights = [weight_bytes(shape.tensors, model) for shape in shapes]
     shared = model.lora_rank > 0 and shapes[0].folder == shapes[1].folder
     adapter = max(adapter_bytes(shape.tensors, model) for shape in shapes)
@@ -207,7 +207,7 @@ def estimate(recipe: Recipe, pass_bytes: float = PASS) -> Need | None:
         loading,
         adapter,
         adapter or max(weights),
-        adapter or max(one * _learning_share(shape, model) for shape, one in zip(shapes, weights, strict=True)),
+        adapter or max(size * _learning_share(shape, model) for shape, size in zip(shapes, weights, strict=True)),
         int(recipe.rl.kl_coef > 0),
         sum(_cache_bytes(shape, recipe, played) for shape in shapes)
         + min(WORKING, played * (model.context + recipe.play.reflection_tokens) * _token_bytes(shapes[1], model)),
@@ -231,12 +231,12 @@ def _learning_share(shape: Shape, model: ModelConfig) -> float:
 
 def row_bytes(shape: Shape, model: ModelConfig, scored: int) -> float:
     """Return the bytes by which a pass grows per row that fills the context, with `scored` tokens scored."""
-    kept = shape.activations * KEPT_BYTES[model.dtype, model.lora_rank > 0]
+    activation_bytes = shape.activations * KEPT_BYTES[model.dtype, model.lora_rank > 0]
     size = BITS[model.dtype] / 8
     learning = max(1, shape.layers - model.frozen_layers)
-    layers = learning * kept
+    layers = learning * activation_bytes
     if model.gradient_checkpointing:
-        layers = learning * shape.width * size + kept
+        layers = learning * shape.width * size + activation_bytes
     pieces = PIECES[model.dtype] if model.device in ("auto", "cpu") else 1.0
     return pieces * model.context * layers + scored * shape.vocab * 12.0
 
@@ -260,8 +260,8 @@ def _rl_rows(shape: Shape, recipe: Recipe, pass_bytes: float) -> float:
 
 def _per_pass(shape: Shape, model: ModelConfig, scored: int, most: int, pass_bytes: float) -> int:
     """Return the number of rows in a pass if each fills the context, as learners count them (`learn.examples`)."""
-    read = 20 * shape.width * shape.layers * BITS[model.dtype] / 8 * model.context
-    return max(1, min(most, int(pass_bytes // (read + scored * shape.vocab * 12.0))))
+    activation_bytes = 20 * shape.width * shape.layers * BITS[model.dtype] / 8 * model.context
+    return max(1, min(most, int(pass_bytes // (activation_bytes + scored * shape.vocab * 12.0))))
 
 
 def _token_bytes(shape: Shape, model: ModelConfig) -> float:

@@ -53,7 +53,7 @@ def evaluated(policy: Policy, reflector: Player | None, episodes: Sequence[Episo
 
     Episodes are read step by step, side by side, so that histories are encoded once.
     """
-    found: list[list[Array]] = [[] for _ in episodes]
+    probabilities: list[list[Array]] = [[] for _ in episodes]
     live = [_live(episode, seed) for episode in episodes]
     for t in range(max(len(episode.steps) for episode in episodes)):
         rows = [row for row, episode in enumerate(episodes) if t < len(episode.steps)]
@@ -62,12 +62,12 @@ def evaluated(policy: Policy, reflector: Player | None, episodes: Sequence[Episo
             live[row].steps = list(episodes[row].steps[:t])
         playing = [live[row] for row in rows]
         if reflector is not None:
-            for one, turn in zip(playing, reflector.turns(playing), strict=True):
-                one.turns.append(turn)
+            for live_episode, turn in zip(playing, reflector.turns(playing), strict=True):
+                live_episode.turns.append(turn)
         for row, turn in zip(rows, policy.turns(playing), strict=True):
-            found[row].append(np.array(turn.probs))
+            probabilities[row].append(np.array(turn.probs))
     policy.clear_cache()
-    return found
+    return probabilities
 
 
 def _live(episode: Episode, seed: int) -> LiveEpisode:

@@ -35,8 +35,8 @@ def read_foreign(path: Path) -> Iterator[tuple[int, ForeignEpisode, set[str]]]:
     Raises:
         UserError: the file cannot be read, or a line has an error. The message names file, line, step and key.
     """
-    for number, (episode, unused) in read_json_lines(path, foreign_line, skip_blank=True):
-        yield number, episode, unused
+    for line_number, (episode, unused) in read_json_lines(path, foreign_line, skip_blank=True):
+        yield line_number, episode, unused
 
 
 def foreign_line(line: str) -> tuple[ForeignEpisode, set[str]]:
@@ -81,17 +81,17 @@ def _step(data: dict[str, Any], unread: set[str], player: str) -> ForeignStep:
         raise ValueError(f"'action' must be an index or a text, not {_shown(action)}")
     if actions is not None:
         _require_among(action, actions)
-    seen = data.get("observation")
-    if isinstance(seen, Mapping):
-        unread |= _unread(dict(seen), ("history", "state"))
-        history, state = (_value(dict(seen), name, str) or "" for name in ("history", "state"))
-        seen = Observation(history, state, actions or ())
-    elif seen is not None:
-        _utf8("observation", _require(str, "'observation'", seen))
+    observation = data.get("observation")
+    if isinstance(observation, Mapping):
+        unread |= _unread(dict(observation), ("history", "state"))
+        history, state = (_value(dict(observation), name, str) or "" for name in ("history", "state"))
+        observation = Observation(history, state, actions or ())
+    elif observation is not None:
+        _utf8("observation", _require(str, "'observation'", observation))
     reward, reflection = _value(data, "reward", float), _value(data, "reflection", str)
     turns = (Reflection(player, reflection),) if reflection else ()
     events, mistake = _texts(data, "events"), _value(data, "mistake", bool) or False
-    return ForeignStep(action, seen, actions, reward, events, turns, mistake)
+    return ForeignStep(action, observation, actions, reward, events, turns, mistake)
 
 
 def _task(data: dict[str, Any]) -> Task | str:
@@ -100,11 +100,11 @@ def _task(data: dict[str, Any]) -> Task | str:
         return _utf8("task", task)
     if not isinstance(task, Mapping):
         raise ValueError(f"'task' must be the id of a task or an object, not {_shown(task)}")
-    found = dict(task)
-    near = sorted(_unread(found, TASK_KEYS))
-    if near:
-        raise ValueError(f"task: unknown key {near[0]!r}{suggestion(near[0], TASK_KEYS)}")
-    names = {name: value for name in TASK_KEYS if (value := _value(found, name, dict if name == "payload" else str))}
+    fields = dict(task)
+    unknown_keys = sorted(_unread(fields, TASK_KEYS))
+    if unknown_keys:
+        raise ValueError(f"task: unknown key {unknown_keys[0]!r}{suggestion(unknown_keys[0], TASK_KEYS)}")
+    names = {name: value for name in TASK_KEYS if (value := _value(fields, name, dict if name == "payload" else str))}
     if not names.get("id"):
         raise ValueError("task: 'id' is missing")
     return Task(**{"env": "", **names})
@@ -144,7 +144,7 @@ def _value(data: dict[str, Any], key: str, kind: type, required: bool = False) -
 
 def _texts(data: dict[str, Any], key: str) -> tuple[str, ...] | None:
     values = _value(data, key, list)
-    return None if values is None else tuple(_utf8(key, _require(str, f"{key!r}: an entry", one)) for one in values)
+    return None if values is None else tuple(_utf8(key, _require(str, f"{key!r}: an entry", entry)) for entry in values)
 
 
 def _seed(seed: int | None) -> int | None:

@@ -56,11 +56,11 @@ def meaning(line: str, actions: Sequence[str], helpers: Sequence[str] = ()) -> W
         return _command(line)
     if line.isdecimal() and 1 <= int(line) <= len(actions):
         return Word("act", int(line) - 1)
-    near = [i for i, action in enumerate(actions) if line and action.lower().startswith(line.lower())]
-    exact = [i for i in near if actions[i].lower() == line.lower()]
-    if len(exact or near) == 1:
-        return Word("act", (exact or near)[0])
-    return Word("wrong", text=f"{'which of them?' if near else 'no such action'} ({HELP})")
+    matches = [i for i, action in enumerate(actions) if line and action.lower().startswith(line.lower())]
+    exact_matches = [i for i in matches if actions[i].lower() == line.lower()]
+    if len(exact_matches or matches) == 1:
+        return Word("act", (exact_matches or matches)[0])
+    return Word("wrong", text=f"{'which of them?' if matches else 'no such action'} ({HELP})")
 
 
 def _handing_over(words: Sequence[str], helpers: Sequence[str]) -> Word:
@@ -79,10 +79,10 @@ def _handing_over(words: Sequence[str], helpers: Sequence[str]) -> Word:
 
 def _command(line: str) -> Word:
     name, _, rest = line[1:].partition(" ")
-    found: list[Kind] = [kind for kind in COMMANDS if name and kind.startswith(name)]  # type: ignore[misc]
-    if len(found) != 1:
+    kinds: list[Kind] = [kind for kind in COMMANDS if name and kind.startswith(name)]  # type: ignore[misc]
+    if len(kinds) != 1:
         return Word("wrong", text=f"no such command; there are /{', /'.join(COMMANDS)}")
-    kind, rest = found[0], rest.strip()
+    kind, rest = kinds[0], rest.strip()
     if kind in ("undo", "mistake"):
         if rest and not (rest.isdecimal() and int(rest)):
             return Word("wrong", text=COMMANDS[kind])

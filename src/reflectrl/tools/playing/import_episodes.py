@@ -29,34 +29,34 @@ def import_episodes(files: Sequence[Path], out: Path, env: TextEnv | None) -> st
     unread: set[str] = set()
     episodes = [episode for path in files for episode in _read(path, env, unread)]
     with Recorder(out) as recorder:
-        known = set(out.read_text(encoding="utf-8", errors="replace").splitlines())
-        new = [episode for episode in episodes if to_line(episode) not in known]
+        recorded_lines = set(out.read_text(encoding="utf-8", errors="replace").splitlines())
+        new = [episode for episode in episodes if to_line(episode) not in recorded_lines]
         if len(envs := {episode.task.env for episode in episodes}) > 1:
             raise UserError(f"the episodes are of several environments ({', '.join(sorted(envs))}); give each a log")
         for episode in new[:1]:
             recorder.require_env(episode.task)
         for episode in new:
             recorder.append(episode)
-        holds = recorder.count
+        total = recorder.count
     won, steps = sum(episode.success for episode in new), [step for episode in new for step in episode.steps]
     reflected = sum(step.reflection is not None for step in steps)
     ignored = f"; keys that were not read: {', '.join(map(printable_line, sorted(unread)))}" if unread else ""
     return (
         f"{out}: {len(new)} of {len(episodes)} episodes are new ({won} won, {len(steps)} steps, {reflected} with "
-        f"reflections); it holds {holds} now{ignored}"
+        f"reflections); it holds {total} now{ignored}"
     )
 
 
 def _read(path: Path, env: TextEnv | None, unread: set[str]) -> Iterator[Episode]:
     """Yield the episodes of a file, as the environment replays them."""
-    tasks, number = tasks_of(env) if env is not None else {}, 0
-    for number, episode, keys in read_foreign(path):
+    tasks, line_number = tasks_of(env) if env is not None else {}, 0
+    for line_number, episode, keys in read_foreign(path):
         unread |= keys
         try:
-            made = replayed(env, episode, tasks) if env is not None else unreplayed(episode)
-            to_line(made)  # which says what JSON has no word for
-            yield made
+            imported = replayed(env, episode, tasks) if env is not None else unreplayed(episode)
+            to_line(imported)  # raises ValueError for values that JSON cannot hold
+            yield imported
         except ValueError as error:
-            raise UserError(f"{path}:{number}: {error}") from error
-    if not number:
+            raise UserError(f"{path}:{line_number}: {error}") from error
+    if not line_number:
         raise UserError(f"{path} holds no episodes")

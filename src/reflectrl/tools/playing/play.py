@@ -51,8 +51,8 @@ def play(
     """
     env = make(section)
     player, reflector = _build_players(who, env, trust, seed)
-    if (where := _trained_in(who)) not in ("", section["name"]):
-        print(f"note: this agent was trained in {printable_line(where)}")
+    if (trained_env := _trained_in(who)) not in ("", section["name"]):
+        print(f"note: this agent was trained in {printable_line(trained_env)}")
     with Recorder(record) if record else nullcontext() as recorder:
         if recorder is not None:
             tasks = _left(recorder, tasks)
@@ -70,7 +70,7 @@ def play(
             jobs = (Job(task, seed, {"player": who}) for task in tasks)
             played = rollout(jobs, lambda: make(section), Watched(player), reflector, batch=1)
         may_win = False  # an episode was won, or it was said already why none is
-        for number, episode in enumerate(played, start=1):
+        for count, episode in enumerate(played, start=1):
             if episode is not None:
                 if recorder is not None:
                     recorder.append(episode)
@@ -79,7 +79,7 @@ def play(
                     print(f"note: {printable_line(doubt)}")
                     may_win = True
                 may_win |= episode.success
-            if number == wanted:
+            if count == wanted:
                 break
         if recorder is not None:
             print(f"{recorder.path} holds {_count(recorder.count, 'episode')}")
@@ -95,9 +95,9 @@ def choose_tasks(env: TextEnv, split: str, stage: str | None, number: int) -> Se
 
 def ending(episode: Episode) -> str:
     """Describe the end of an episode, in one line."""
-    how = "won" if episode.success else "out of time" if episode.truncated else "lost"
+    outcome = "won" if episode.success else "out of time" if episode.truncated else "lost"
     events = "".join(f", {printable_line(event)}" for event in episode.steps[-1].events)
-    return f"{how} after {len(episode.steps)} steps, return {episode.total_reward:+.2f}{events}"
+    return f"{outcome} after {len(episode.steps)} steps, return {episode.total_reward:+.2f}{events}"
 
 
 def _left(recorder: Recorder, tasks: Sequence[Task]) -> Sequence[Task]:
@@ -105,13 +105,13 @@ def _left(recorder: Recorder, tasks: Sequence[Task]) -> Sequence[Task]:
     recorder.require_env(tasks[0])
     if tasks[0].split == "test":
         print("note: players are evaluated on test tasks, so nothing will be taught by these")
-    left = [task for task in tasks if not recorder.has(task)]
-    if not left:
+    remaining = [task for task in tasks if not recorder.has(task)]
+    if not remaining:
         raise UserError(f"{recorder.path} has an episode of each of the {len(tasks)} tasks already; name other tasks")
-    if len(left) < len(tasks):
-        done = _count(len(tasks) - len(left), "task")
-        print(f"{recorder.path}: {done} recorded already; going on with {printable_line(left[0].id)}")
-    return left
+    if len(remaining) < len(tasks):
+        recorded = _count(len(tasks) - len(remaining), "task")
+        print(f"{recorder.path}: {recorded} recorded already; going on with {printable_line(remaining[0].id)}")
+    return remaining
 
 
 def _by_hand(
@@ -132,11 +132,15 @@ def _by_hand(
 def _helpers(env: TextEnv, who: str, player: Player | None) -> dict[str, Player]:
     """Return the players that can take over from a person: the named player first, then players without a model."""
     abilities = env.teacher.abilities()
-    able = {name: made() for name, made in UNLEARNED.items() if name in abilities}
-    if player is None and not able:
+    unlearned = {name: make_player() for name, make_player in UNLEARNED.items() if name in abilities}
+    if player is None and not unlearned:
         return {}
     named = {} if player is None else {who.rpartition(":")[2] if who not in UNLEARNED else who: player}
-    return {**named, **{name: one for name, one in able.items() if name not in named}, "random": UNLEARNED["random"]()}
+    return {
+        **named,
+        **{name: helper for name, helper in unlearned.items() if name not in named},
+        "random": UNLEARNED["random"](),
+    }
 
 
 def _build_players(who: str, env: TextEnv, trust: bool, seed: int) -> tuple[Player | None, Player | None]:

@@ -128,8 +128,8 @@ class Session:
             self.live.turns, self.shown = [Reflection("human", word.text), *others], not self.advise
         elif word.kind == "mistake":
             self.recording.mistake(word.number)
-            number = min(word.number, len(self.recording.steps))
-            self.say(f"{number or 'no'} step{'' if number == 1 else 's'} marked: not to be imitated")
+            count = min(word.number, len(self.recording.steps))
+            self.say(f"{count or 'no'} step{'' if count == 1 else 's'} marked: not to be imitated")
         elif word.kind == "comment":
             self.recording.comment(word.text)
         elif word.kind == "help":
@@ -148,20 +148,20 @@ class Session:
         if not self.snapshots:
             self.say("nothing to take back")
             return
-        before = self.recording.steps[-min(steps, len(self.snapshots))].observation
+        observation = self.recording.steps[-min(steps, len(self.snapshots))].observation
         for _ in range(min(steps, len(self.snapshots))):
             snapshot = self.snapshots.pop()
             self.recording.undo()
         self.env.restore(snapshot)
         self.playing = ""
-        self._see(before)
+        self._see(observation)
 
     def _take(self, turn: Choice) -> None:
         self.snapshots.append(self.env.save())
         seen, turns = self.live.observation, (*self.live.turns, turn)
-        now = advance(self.env, self.task, turn.choice)
-        self.recording.step(seen, turn.choice, now.reward, now.events, turns=turns)
-        self.truncated, observation = now.truncated, now.observation
+        time_step = advance(self.env, self.task, turn.choice)
+        self.recording.step(seen, turn.choice, time_step.reward, time_step.events, turns=turns)
+        self.truncated, observation = time_step.truncated, time_step.observation
         if carries(self.reflector):
             observation = observation.after(seen, self.live.reflection)
         self._see(observation)

@@ -116,11 +116,11 @@ class EstimateSuccess:
             raise UserError("estimate: --log needs a file")
         if not 0 < self.confidence < 1:
             raise UserError(f"estimate: --confidence must be between 0 and 1, not {self.confidence}")
-        found = estimate_success(self.run, paths, self.arm, self.seed, self.greedy, self.confidence, self.trust)
-        for one in found:
-            low, high = max(0.0, one.low), min(1.0, one.high)
-            print(f"{one.method + ':':24}success {one.value:.3f} [{low:.3f}, {high:.3f}] at {self.confidence:.0%}")
-        print(f"effective number of episodes: {found[0].effective:.1f}")
+        rows = estimate_success(self.run, paths, self.arm, self.seed, self.greedy, self.confidence, self.trust)
+        for row in rows:
+            low, high = max(0.0, row.low), min(1.0, row.high)
+            print(f"{row.method + ':':24}success {row.value:.3f} [{low:.3f}, {high:.3f}] at {self.confidence:.0%}")
+        print(f"effective number of episodes: {rows[0].effective:.1f}")
 
 
 def _made(section: dict[str, Any], verb: type) -> Any:
@@ -130,5 +130,5 @@ def _made(section: dict[str, Any], verb: type) -> Any:
     try:
         return make(section)
     except UserError as error:
-        near = [f"--{flag}" for key in section for flag in difflib.get_close_matches(key, flags(verb), 1, 0.7)]
-        raise UserError(f"{error}{f'; or did you mean {near[0]}?' if near else ''}") from error
+        close_options = [f"--{flag}" for key in section for flag in difflib.get_close_matches(key, flags(verb), 1, 0.7)]
+        raise UserError(f"{error}{f'; or did you mean {close_options[0]}?' if close_options else ''}") from error

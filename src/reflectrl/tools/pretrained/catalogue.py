@@ -59,8 +59,8 @@ CATALOGUE = {
 
 def folders(name: str) -> tuple[Path, Path]:
     """Return the folders of a model: for float32, and for bfloat16."""
-    kept = data_folder("models")
-    return kept / name, kept / f"{name}-half"
+    models_folder = data_folder("models")
+    return models_folder / name, models_folder / f"{name}-half"
 
 
 def clear_parts(models: Path, name: str) -> None:
@@ -81,8 +81,8 @@ def locate(name: str) -> str:
     Raises:
         UserError: it was not fetched yet, or it is damaged.
     """
-    found = next((folder for folder in folders(name) if (folder / "config.json").is_file()), None)
-    if found is None:
+    model_folder = next((folder for folder in folders(name) if (folder / "config.json").is_file()), None)
+    if model_folder is None:
         raise UserError(f"model {name!r} is not on this machine; `reflectrl data model {name}` gets it")
-    require_undamaged(found)
-    return str(found)
+    require_undamaged(model_folder)
+    return str(model_folder)

@@ -102,27 +102,27 @@ def read_gguf(file: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     require_gguf()
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    where: dict[str, Any] = {
+    location: dict[str, Any] = {
         "pretrained_model_name_or_path": str(file.parent),
         "gguf_file": file.name,
         "local_files_only": True,
     }
     try:
         with hushed(), _within_file(file):
-            loaded: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=dtype, output_loading_info=True)
-        read, info = loaded
+            loaded: Any = AutoModelForCausalLM.from_pretrained(**location, dtype=dtype, output_loading_info=True)
+        quantised_model, info = loaded
         require_all_loaded(f"model {str(file)!r}", info["missing_keys"], info["unexpected_keys"])
-        about = {
+        settings = {
             key: value
-            for key, value in read.config.to_dict().items()
+            for key, value in quantised_model.config.to_dict().items()
             if key not in ("quantization_config", "_name_or_path", "_model_name_or_path")
         }
-        model = type(read)(type(read.config).from_dict(about)).to(dtype)
-        model.load_state_dict(read.state_dict())  # the library does not save a model that it calls quantised
+        model = type(quantised_model)(type(quantised_model.config).from_dict(settings)).to(dtype)
+        model.load_state_dict(quantised_model.state_dict())  # the library does not save a model that it calls quantised
         if not all(weight.isfinite().all() for weight in model.parameters()):
             raise ValueError("some of its weights are not finite numbers")
         with hushed():
-            return model, AutoTokenizer.from_pretrained(**where)
+            return model, AutoTokenizer.from_pretrained(**location)
     except UserError:
         raise
     except Exception as error:  # the loader raises many kinds; all mean "this is not a file that I can read"

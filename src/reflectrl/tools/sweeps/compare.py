@@ -51,33 +51,33 @@ def compare(folders: Sequence[Path], called: Sequence[str], out: Path, rows: Seq
         rows: published rows to compare with as well.
     """
     runs = [read_run(folder) for folder in folders]
-    found = dataclasses.replace(
+    combined = dataclasses.replace(
         comparison(runs, called),
         differences=differences(runs, folders, called),
         published=[line for run, name in zip(runs, called, strict=True) if rows for line in against(run, name, rows)],
     )
-    show(console(160), found)
-    console(160).print(f"\npage: {write_page(out, page(found))}", soft_wrap=True)
+    show(console(160), combined)
+    console(160).print(f"\npage: {write_page(out, page(combined))}", soft_wrap=True)
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
     """Return a short name per folder: its last part, with its parent's name if two are the same."""
     last = [folder.resolve().name for folder in folders]
-    places = [f"{folder.resolve().parent.name}/{name}" for folder, name in zip(folders, last, strict=True)]
-    found = [place if last.count(name) > 1 else name for name, place in zip(last, places, strict=True)]
-    return [f"{name} ({i})" if found.count(name) > 1 else name for i, name in enumerate(found, start=1)]
+    qualified_names = [f"{folder.resolve().parent.name}/{name}" for folder, name in zip(folders, last, strict=True)]
+    names = [qualified if last.count(name) > 1 else name for name, qualified in zip(last, qualified_names, strict=True)]
+    return [f"{name} ({i})" if names.count(name) > 1 else name for i, name in enumerate(names, start=1)]
 
 
 def comparison(runs: Sequence[Run], called: Sequence[str]) -> Comparison:
     """Combine runs under these names."""
-    scores, metrics, seen = list[Score](), list[Metric](), set[tuple[str, ...]]()
+    scores, metrics, seen_keys = list[Score](), list[Metric](), set[tuple[str, ...]]()
     for run, name in zip(runs, called, strict=True):
         for score in run.results.summary if run.results else ():
-            place = (score.arm, score.split, score.stage, score.sampling)
+            row_key = (score.arm, score.split, score.stage, score.sampling)
             if score.arm in REFERENCES:
-                if place not in seen:
+                if row_key not in seen_keys:
                     scores.append(score)
-                seen.add(place)
+                seen_keys.add(row_key)
             else:
                 scores.append(dataclasses.replace(score, arm=f"{name} · {score.arm}"))
         metrics += [dataclasses.replace(metric, arm=f"{name} · {metric.arm}") for metric in run.metrics]
@@ -96,10 +96,12 @@ def comparison(runs: Sequence[Run], called: Sequence[str]) -> Comparison:
 
 def doubts(runs: Sequence[Run], called: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
     """Describe what keeps the results from being comparable."""
-    other = [key for key in settings if key.startswith(tuple(f"{name}." for name in SAME_TASKS)) or key in SAME_TASKS]
-    found = [f"not the same tasks: {', '.join(other)} differ"] if other else []
+    differing_keys = [
+        key for key in settings if key.startswith(tuple(f"{name}." for name in SAME_TASKS)) or key in SAME_TASKS
+    ]
+    problems = [f"not the same tasks: {', '.join(differing_keys)} differ"] if differing_keys else []
     unread = [name for run, name in zip(runs, called, strict=True) if run.results is None]
-    return [*found, *(f"{name} has no results yet" for name in unread)]
+    return [*problems, *(f"{name} has no results yet" for name in unread)]
 
 
 def differing(recipes: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -107,19 +109,19 @@ def differing(recipes: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
     A key that an older version did not know has its default there.
     """
-    known = dict(_flat(defaults()))
-    flat = [known | dict(_flat(recipe)) for recipe in recipes]
-    keys = dict.fromkeys(key for one in flat for key in one if key != "name")
-    values = {key: [_words(one.get(key)) for one in flat] for key in keys}
-    return {key: found for key, found in values.items() if len(set(found)) > 1}
+    default_values = dict(_flat(defaults()))
+    flat = [default_values | dict(_flat(recipe)) for recipe in recipes]
+    keys = dict.fromkeys(key for flat_recipe in flat for key in flat_recipe if key != "name")
+    values = {key: [_words(flat_recipe.get(key)) for flat_recipe in flat] for key in keys}
+    return {key: texts for key, texts in values.items() if len(set(texts)) > 1}
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found = []
+    pairs = []
     for key, value in table.items():
         dotted = f"{prefix}{key}"
-        found += _flat(value, f"{dotted}.") if isinstance(value, Mapping) else [(dotted, value)]
-    return found
+        pairs += _flat(value, f"{dotted}.") if isinstance(value, Mapping) else [(dotted, value)]
+    return pairs
 
 
 def _words(value: Any) -> str:
@@ -136,18 +138,18 @@ def show(out: Console, comparison: Comparison) -> None:
     for warning in comparison.warnings:
         out.print(f"careful: {warning}")
     if comparison.settings:
-        shown = Shown("key", *comparison.runs, title="settings that differ", title_justify="left")
+        rich_table = Shown("key", *comparison.runs, title="settings that differ", title_justify="left")
         for key, values in comparison.settings.items():
-            shown.add_row(key, *values)
-        out.print(shown)
+            rich_table.add_row(key, *values)
+        out.print(rich_table)
     for table in comparison.tables:
-        shown = Shown(
+        rich_table = Shown(
             "arm", *table.stages, *table.shares, title=f"{table.split}, {table.sampling}", title_justify="left"
         )
         for line in table.lines:
             shares = ("–" if share is None else f"{100 * share:.1f} %" for share in line.shares)
-            shown.add_row(line.arm, *map(_cell, line.cells), *shares)
-        out.print(shown)
+            rich_table.add_row(line.arm, *map(_cell, line.cells), *shares)
+        out.print(rich_table)
     show_differences(out, comparison.differences)
     for words in comparison.published:
         out.print(words, soft_wrap=True, highlight=False)
@@ -158,17 +160,19 @@ def show_differences(out: Console, paired: Sequence[Difference]) -> None:
     if not paired:
         return
     title = "paired differences of success on the same tasks, in points, with 95 % intervals"
-    shown = Shown("arm", "beside", "tasks", "difference", "tasks × seeds", "verdict", title=title, title_justify="left")
-    for one in paired:
-        shown.add_row(
-            one.first,
-            one.second,
-            f"{one.split}, {one.sampling}",
-            points(one),
-            f"{one.tasks} × {one.seeds}",
-            one.verdict,
+    rich_table = Shown(
+        "arm", "beside", "tasks", "difference", "tasks × seeds", "verdict", title=title, title_justify="left"
+    )
+    for difference in paired:
+        rich_table.add_row(
+            difference.first,
+            difference.second,
+            f"{difference.split}, {difference.sampling}",
+            points(difference),
+            f"{difference.tasks} × {difference.seeds}",
+            difference.verdict,
         )
-    out.print(shown)
+    out.print(rich_table)
 
 
 def points(gap: Difference) -> str:

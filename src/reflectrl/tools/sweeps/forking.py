@@ -41,8 +41,8 @@ class Fork(RunOption):
     def prepare(self, recipe: Recipe, folder: Path) -> None:
         """Copy the artifacts that can be reused, unless the new run has begun already."""
         if self.fork is not None and not (folder / "recipe.toml").is_file():
-            taken = take_over(recipe, self.fork, folder)
-            console(120).print(f"taken over from {self.fork}: {len(taken)} artifacts", soft_wrap=True)
+            copied_keys = take_over(recipe, self.fork, folder)
+            console(120).print(f"taken over from {self.fork}: {len(copied_keys)} artifacts", soft_wrap=True)
 
 
 def take_over(recipe: Recipe, source: Path, folder: Path) -> list[str]:
@@ -52,19 +52,19 @@ def take_over(recipe: Recipe, source: Path, folder: Path) -> list[str]:
         Their keys.
     """
     graph, settings = planned(recipe), recipe.plain()
-    before, after = State.read(source), State.read(folder)
+    source_state, new_state = State.read(source), State.read(folder)
     for key, artifact in graph.items():
-        made = before.made.get(key, {})
-        agrees = made.get("fingerprint") == fingerprint(artifact, settings)
-        if artifact.always or not agrees or "extent" not in made or not artifact.exists(source):
+        record = source_state.made.get(key, {})
+        agrees = record.get("fingerprint") == fingerprint(artifact, settings)
+        if artifact.always or not agrees or "extent" not in record or not artifact.exists(source):
             continue
         for path in sorted(set(_files(artifact, source))):
             _copy(path, folder / path.relative_to(source))
-        after.made[key] = dict(made)
-    if after.made:
-        after.auto_precision = before.auto_precision  # what is taken over goes on as it began
-        after.write()
-    return list(after.made)
+        new_state.made[key] = dict(record)
+    if new_state.made:
+        new_state.auto_precision = source_state.auto_precision  # what is taken over goes on as it began
+        new_state.write()
+    return list(new_state.made)
 
 
 def _files(artifact: Artifact, run: Path) -> Iterator[Path]:

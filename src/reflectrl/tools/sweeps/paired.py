@@ -86,12 +86,12 @@ def difference(first: Wins, second: Wins) -> tuple[float, float, float, int, int
         pairs = [(_mean_over_seeds(first), _mean_over_seeds(second))]
     by_task: dict[tuple[str, int], list[float]] = defaultdict(list)
     by_seed = []
-    for one, other in pairs:
-        common = one.keys() & other.keys()
+    for first_rates, second_rates in pairs:
+        common = first_rates.keys() & second_rates.keys()
         if common:
-            by_seed.append(fmean(float(one[key]) - float(other[key]) for key in common))
+            by_seed.append(fmean(float(first_rates[key]) - float(second_rates[key]) for key in common))
         for key in common:
-            by_task[key].append(float(one[key]) - float(other[key]))
+            by_task[key].append(float(first_rates[key]) - float(second_rates[key]))
     if not by_task:
         return None
     means = [fmean(values) for values in by_task.values()]
@@ -134,19 +134,19 @@ def differences(runs: Sequence[Run], folders: Sequence[Path], called: Sequence[s
     Arms of the same name are compared across runs, each with the first run that has it. Where two runs share no learned
     arm, their best ones are compared. Within a run, each learned arm is compared with the best arm that learns nothing.
     """
-    found = []
+    gaps = []
     for split, sampling in _kinds(runs):
         arms = [_learned(run, split, sampling) for run in runs]
-        everyone = [
-            [Contestant(name, folder, arm) for arm in own]
-            for name, folder, own in zip(called, folders, arms, strict=True)
+        contestants = [
+            [Contestant(name, folder, arm) for arm in arms_of_run]
+            for name, folder, arms_of_run in zip(called, folders, arms, strict=True)
         ]
-        for first, second in _pairs(runs, everyone, split, sampling):
+        for first, second in _pairs(runs, contestants, split, sampling):
             stage = _last_stage(runs, split, sampling)
             result = difference(wins_of(first, split, stage, sampling), wins_of(second, split, stage, sampling))
             if result is not None:
-                found.append(Difference(first.title, second.title, split, sampling, *result))
-    return found
+                gaps.append(Difference(first.title, second.title, split, sampling, *result))
+    return gaps
 
 
 def wins_of(contestant: Contestant, split: str, stage: str, sampling: str) -> Wins:
@@ -165,20 +165,20 @@ def _pairs(
 ) -> Iterator[tuple[Contestant, Contestant]]:
     """Yield the pairs of arms to compare."""
     first_with: dict[str, Contestant] = {}
-    for number, (run, own) in enumerate(zip(runs, everyone, strict=True)):
-        common = [one for one in own if one.arm in first_with]
-        for one in common:
-            yield one, first_with[one.arm]
-        if number and not common and own and everyone[0]:
-            yield _best(run, own, split, sampling), _best(runs[0], everyone[0], split, sampling)
-        for one in own:
-            first_with.setdefault(one.arm, one)
+    for index, (run, contestants) in enumerate(zip(runs, everyone, strict=True)):
+        common = [contestant for contestant in contestants if contestant.arm in first_with]
+        for contestant in common:
+            yield contestant, first_with[contestant.arm]
+        if index and not common and contestants and everyone[0]:
+            yield _best(run, contestants, split, sampling), _best(runs[0], everyone[0], split, sampling)
+        for contestant in contestants:
+            first_with.setdefault(contestant.arm, contestant)
             references = [
-                Contestant(one.run, one.folder, score.arm)
+                Contestant(contestant.run, contestant.folder, score.arm)
                 for score in _scores(run, split, sampling)
                 if score.arm == "random"
             ]
-            yield from ((one, reference) for reference in references)
+            yield from ((contestant, reference) for reference in references)
 
 
 def _best(run: Run, own: Sequence[Contestant], split: str, sampling: str) -> Contestant:

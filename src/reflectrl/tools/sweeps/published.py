@@ -52,8 +52,8 @@ def published_rows(name: str) -> list[PublishedRow]:
     wanted = name.removeprefix("results/")
     of_name = [row for row in rows if row.name == wanted]
     if not of_name:
-        known = list(dict.fromkeys(row.name for row in rows))
-        raise UserError(f"compare: no published rows of {wanted!r}{suggestion(wanted, known)}")
+        names = list(dict.fromkeys(row.name for row in rows))
+        raise UserError(f"compare: no published rows of {wanted!r}{suggestion(wanted, names)}")
     return of_name
 
 
@@ -66,13 +66,13 @@ def against(run: Run, called: str, rows: Sequence[PublishedRow]) -> list[str]:
     lines = []
     scores = [score for score in (run.results.summary if run.results else ()) if score.arm not in REFERENCES]
     for row in rows:
-        same = [score for score in scores if (score.split, score.sampling) == (row.split, row.sampling)]
-        whole = [score for score in same if score.stage == same[-1].stage]
-        for score in whole:
+        matching = [score for score in scores if (score.split, score.sampling) == (row.split, row.sampling)]
+        final_scores = [score for score in matching if score.stage == matching[-1].stage]
+        for score in final_scores:
             lines.append(_line(score, called, row))
     if not lines:
-        shown = ", ".join(dict.fromkeys(f"{row.split} tasks, {row.sampling}" for row in rows))
-        lines.append(f"{called}: nothing to compare with {rows[0].name}, which was measured on {shown}")
+        measured = ", ".join(dict.fromkeys(f"{row.split} tasks, {row.sampling}" for row in rows))
+        lines.append(f"{called}: nothing to compare with {rows[0].name}, which was measured on {measured}")
     return lines
 
 

@@ -29,12 +29,12 @@ def combinations(settings: Sequence[str]) -> list[Point]:
         UserError: no setting has several values.
     """
     lists = {key.dotted for key in keys() if key.type.startswith("list")}
-    given = dict(parse_overrides(settings))
-    values = {key: [text] if key in lists else text.split(",") for key, text in given.items()}
-    if all(len(found) == 1 for found in values.values()):
+    overrides = dict(parse_overrides(settings))
+    values = {key: [text] if key in lists else text.split(",") for key, text in overrides.items()}
+    if all(len(texts) == 1 for texts in values.values()):
         raise UserError("sweep: no setting has several values; list them with commas: --rl.lr 1e-4,3e-4")
     values.setdefault("eval.splits", ["validation"])
-    return [dict(zip(values, found, strict=True)) for found in itertools.product(*values.values())]
+    return [dict(zip(values, texts, strict=True)) for texts in itertools.product(*values.values())]
 
 
 def words_of(point: Point) -> list[str]:
@@ -66,15 +66,15 @@ def run_all(path: Path, points: Mapping[Path, Point], trust: bool) -> list[str]:
     from reflectrl.api import train  # imports numpy and gymnasium
 
     failed = []
-    for number, (place, point) in enumerate(points.items(), start=1):
-        console(160).print(f"run {number} of {len(points)}: {place.name}", soft_wrap=True)
+    for run_number, (folder, point) in enumerate(points.items(), start=1):
+        console(160).print(f"run {run_number} of {len(points)}: {folder.name}", soft_wrap=True)
         try:
             recipe = load_recipe(path, words_of(point), trust)
-            if not (place / "recipe.toml").is_file():
-                for other in list(points)[: number - 1]:
-                    take_over(recipe, other, place)
-            train(recipe, place)
+            if not (folder / "recipe.toml").is_file():
+                for other in list(points)[: run_number - 1]:
+                    take_over(recipe, other, folder)
+            train(recipe, folder)
         except UserError as error:
-            failed.append(f"{place.name}: {error}")
+            failed.append(f"{folder.name}: {error}")
             console(160).print(f"failed: {error}", soft_wrap=True)
     return failed

@@ -96,19 +96,19 @@ class Sweep:
         path = find_recipe(self.recipe)
         points = combinations(settings)
         folder = self.folder or Path("runs") / f"{read_recipe(path).name}-sweep"
-        places = {folder / name_of(point, varied(points)): point for point in points}
+        points_by_folder = {folder / name_of(point, varied(points)): point for point in points}
         for point in points:
             read_recipe(path, words_of(point))  # a mistake in the last one is told before the first one runs
         if self.dry_run:
-            console(160).print("\n".join(map(str, places)), soft_wrap=True)
+            console(160).print("\n".join(map(str, points_by_folder)), soft_wrap=True)
             return
         refuse_links(folder)
         require_writable(folder, f"folder {folder}")
-        failed = run_all(path, places, self.trust)
-        done = [place for place in places if (place / "results.json").is_file()]
-        if done:
+        failed = run_all(path, points_by_folder, self.trust)
+        finished = [run_folder for run_folder in points_by_folder if (run_folder / "results.json").is_file()]
+        if finished:
             from reflectrl.tools.sweeps.compare import compare
 
-            compare(done, [place.name for place in done], folder / "sweep.html")
+            compare(finished, [run_folder.name for run_folder in finished], folder / "sweep.html")
         if failed:
-            raise UserError(f"{len(failed)} of {len(places)} runs failed: {'; '.join(failed)}")
+            raise UserError(f"{len(failed)} of {len(points_by_folder)} runs failed: {'; '.join(failed)}")

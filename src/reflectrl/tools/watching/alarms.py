@@ -72,7 +72,7 @@ class Alarms:
         """
         bad = dict(self._signs(metrics))
         self._bad = {sign: self._bad.get(sign, 0) + 1 for sign in bad}
-        alarms = [one for one in bad.items() if self._bad[one[0]] >= self.config.patience or one[0] in AT_ONCE]
+        alarms = [pair for pair in bad.items() if self._bad[pair[0]] >= self.config.patience or pair[0] in AT_ONCE]
         if not alarms:
             return "", ""
         self._alarms += alarms[0][0] not in LOSING

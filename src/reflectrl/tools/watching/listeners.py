@@ -24,15 +24,15 @@ def listeners(context: Context) -> list[CallbackFactory]:
     sections = context.recipe.sections
     alarms: AlarmsConfig = sections["alarms"]
     watch: WatchConfig = sections["watch"]
-    found: list[CallbackFactory] = []
+    factories: list[CallbackFactory] = []
     if alarms.action != "off":
-        found.append(lambda path, earlier: Alarms(alarms, path.stem, earlier))
+        factories.append(lambda path, earlier: Alarms(alarms, path.stem, earlier))
     for name in watch.trackers:
         if find_spec(name) is None:
             raise UserError(f"watch.trackers: {name} is not installed; {install(name)}")
     if watch.trackers:
-        found.append(lambda path, earlier: _trackers(context, watch, path))
-    return found
+        factories.append(lambda path, earlier: _trackers(context, watch, path))
+    return factories
 
 
 def _trackers(context: Context, watch: WatchConfig, path: Path) -> Any:

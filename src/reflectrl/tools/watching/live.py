@@ -81,26 +81,26 @@ def table(folder: Path, width: int) -> Table:
         raise UserError(f"{folder} is not a run folder (it has no recipe.toml)")
     recipe, state = read_recipe(folder / "recipe.toml"), State.read(folder)
     graph, settings = planned(recipe), recipe.plain()
-    says = {key: state.says(artifact, settings) for key, artifact in graph.items() if not artifact.always}
+    states = {key: state.says(artifact, settings) for key, artifact in graph.items() if not artifact.always}
     counts = []
     for stage in STAGES:
-        counts.append(counted(stage, [state for key, state in says.items() if graph[key].stage == stage]))
+        counts.append(counted(stage, [state for key, state in states.items() if graph[key].stage == stage]))
     title = f"{recipe.name}: {', '.join(filter(None, counts))}; {condition(folder)}"
     rows, alarms = list[list[str]](), list[str]()
     timings = lines(folder / "timings.jsonl")
-    for key, known in says.items():
+    for key, status in states.items():
         artifact = graph[key]
-        if not artifact.training and known != "begun":
+        if not artifact.training and status != "begun":
             continue
         name = Path(artifact.training).stem if artifact.training else ""
         logged = lines(folder / "metrics" / f"seed{artifact.seed}-{name}.jsonl") if name else []
         last = steps_of(recipe, artifact)
         left = ""
-        if known == "begun" and is_running(folder):
+        if status == "begun" and is_running(folder):
             left = time_left(logged, timings, last)
             if artifact.kind == "rl" and recipe.rl.minutes and logged:
                 left = duration(60 * max(0.0, recipe.rl.minutes - logged[-1].get("minutes", 0.0)))
-        rows.append([key, known, *cells(logged, speed(logged, timings), last, left)])
+        rows.append([key, status, *cells(logged, speed(logged, timings), last, left)])
         raised = [line for line in logged if "alarm" in line]
         if raised:
             alarms.append(f"{key}: alarm at step {raised[-1]['step']}: {raised[-1]['alarm']}")
@@ -125,12 +125,12 @@ def fitting(title: str, rows: Sequence[Sequence[str]], alarms: Sequence[str], wi
             widest[i] = max(longest, len(heading))
     while len(columns) > NEEDED and sum(widest[i] + 3 for i in columns) + 1 > width:
         columns.pop()
-    shown = Table(title=title, title_justify="left", caption="\n".join(alarms), caption_justify="left")
+    rich_table = Table(title=title, title_justify="left", caption="\n".join(alarms), caption_justify="left")
     for i in columns:
-        shown.add_column(HEADINGS[i], no_wrap=True, justify="left" if i < 2 else "right")
+        rich_table.add_column(HEADINGS[i], no_wrap=True, justify="left" if i < 2 else "right")
     for row in padded:
-        shown.add_row(*(row[i] for i in columns))
-    return shown
+        rich_table.add_row(*(row[i] for i in columns))
+    return rich_table
 
 
 def condition(folder: Path) -> str:
@@ -160,10 +160,12 @@ def steps_of(recipe: Recipe, artifact: Artifact) -> int:
 
 def time_left(logged: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]], last: int) -> str:
     """Return the time that a training still takes at its mean pace, in words; "" if it is not known."""
-    own = timings_of(logged, timings)
-    if not last or not own or not own[-1]["step"]:
+    own_timings = timings_of(logged, timings)
+    if not last or not own_timings or not own_timings[-1]["step"]:
         return ""
-    return duration(sum(line["seconds"] for line in own) / own[-1]["step"] * (last - logged[-1]["step"]))
+    return duration(
+        sum(line["seconds"] for line in own_timings) / own_timings[-1]["step"] * (last - logged[-1]["step"])
+    )
 
 
 def timings_of(logged: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -184,14 +186,14 @@ def cells(logged: Sequence[Mapping[str, Any]], rate: float | None, last: int, le
     if not logged:
         return []
     scores = next(
-        (found for name in ("eval_success", "eval_reward", "eval_loss") if (found := curve(logged, name))), []
+        (points for name in ("eval_success", "eval_reward", "eval_loss") if (points := curve(logged, name))), []
     )
     latest: dict[str, Any] = {}
     for line in logged:
         latest.update(line)
-    others = [number(latest.get(name)) for name in SHOWN]
+    other_cells = [number(latest.get(name)) for name in SHOWN]
     step = f"{latest['step']} of {last}" if last else str(latest["step"])
-    return [step, left, bars(scores), number(scores[-1]) if scores else "", *others, number(rate)]
+    return [step, left, bars(scores), number(scores[-1]) if scores else "", *other_cells, number(rate)]
 
 
 def curve(logged: Sequence[Mapping[str, Any]], name: str) -> list[float]:
@@ -216,15 +218,15 @@ def number(value: Any) -> str:
 def speed(logged: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]) -> float | None:
     """Return environment steps per second between the last two evaluations of an online training."""
     steps = {line["step"]: line["env_steps"] for line in logged if "env_steps" in line}
-    own = timings_of(logged, timings)
-    if len(own) < 2 or not own[-1].get("seconds"):
+    own_timings = timings_of(logged, timings)
+    if len(own_timings) < 2 or not own_timings[-1].get("seconds"):
         return None
     # A timing covers the time since the previous one, so its seconds go with the steps between the two.
-    known = sorted(step for step in steps if step <= own[-1]["step"])
-    since = sorted(step for step in steps if step <= own[-2]["step"])
-    if not known or not since:
+    up_to_last = sorted(step for step in steps if step <= own_timings[-1]["step"])
+    up_to_previous = sorted(step for step in steps if step <= own_timings[-2]["step"])
+    if not up_to_last or not up_to_previous:
         return None
-    return float(steps[known[-1]] - steps[since[-1]]) / float(own[-1]["seconds"]) or None
+    return float(steps[up_to_last[-1]] - steps[up_to_previous[-1]]) / float(own_timings[-1]["seconds"]) or None
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

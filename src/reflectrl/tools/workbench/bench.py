@@ -77,22 +77,22 @@ class Bench:
             raise UserError(f"bench knows no {settings[0]!r}")
         self._check()
         package = _programs()
-        asked = importlib.import_module(f"{package}.settings")
+        settings_module = importlib.import_module(f"{package}.settings")
         # Settings that only the programs themselves offer keep their defaults.
-        offered = [field.name for field in fields(asked.Settings) if hasattr(self, field.name)]
-        wanted = asked.Settings(**{name: getattr(self, name) for name in offered})
-        asked.begin(wanted)
+        offered = [field.name for field in fields(settings_module.Settings) if hasattr(self, field.name)]
+        wanted = settings_module.Settings(**{name: getattr(self, name) for name in offered})
+        settings_module.begin(wanted)
         measure = importlib.import_module(f"{package}.measure")
-        found: dict[str, Any] = {}
+        rows_by_part: dict[str, Any] = {}
         for part in self.parts or (PRETRAINED if self.model else PARTS):
             program = importlib.import_module(f"{package}.{part}")
             if not self.json:
                 print(f"{part}: {PARTS[part]}", flush=True)
-            found[part] = program.rows(wanted)
+            rows_by_part[part] = program.rows(wanted)
             if not self.json:
-                print(measure.report(found[part], False), flush=True)
+                print(measure.report(rows_by_part[part], False), flush=True)
         if self.json:
-            print(json.dumps(found, indent=1))
+            print(json.dumps(rows_by_part, indent=1))
 
     def _check(self) -> None:
         for part in self.parts:

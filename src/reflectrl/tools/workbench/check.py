@@ -68,10 +68,10 @@ def check_text_env(env_or_factory: TextEnv | Callable[[], TextEnv], *, episodes:
         for stage in env.stages:
             for split in SPLITS:
                 tasks = env.tasks(split, stage)
-                for number in range(episodes if tasks else 0):
-                    rng = np.random.default_rng(named_seed(seed, stage, split, number))
+                for walk_index in range(episodes if tasks else 0):
+                    rng = np.random.default_rng(named_seed(seed, stage, split, walk_index))
                     task = tasks[int(rng.integers(len(tasks)))]
-                    _check_episode(env, fresh(), task, rng, follow=0.5 * (number % 2))
+                    _check_episode(env, fresh(), task, rng, follow=0.5 * (walk_index % 2))
             _check_expert(env, stage, seed)
         _check_episode(_copier(env)(), copy(), env.tasks("train")[0], np.random.default_rng(seed), follow=0.0)
         _check_with_gymnasium(env)
@@ -118,7 +118,7 @@ def _check_tasks(env: TextEnv, twin: TextEnv) -> None:
     require(env.stages, "stages are not empty")
     require(env.tasks("train"), "there is at least one training task")
     for stage in env.stages:
-        seen: dict[str, str] = {}
+        split_of_key: dict[str, str] = {}
         for split in SPLITS:
             tasks = list(env.tasks(split, stage))
             again, other = list(env.tasks(split, stage)), list(twin.tasks(split, stage))
@@ -126,19 +126,19 @@ def _check_tasks(env: TextEnv, twin: TextEnv) -> None:
             require(tasks == other, f"tasks are stable: a second instance gave another list for {split}/{stage}")
             for task in tasks:
                 require(isinstance(task, Task), f"tasks are Task objects, not {type(task).__name__}")
-                known = (task.split, task.stage) == (split, stage)
-                require(known, f"a task knows its split and stage: {task.id} does not")
+                is_consistent = (task.split, task.stage) == (split, stage)
+                require(is_consistent, f"a task knows its split and stage: {task.id} does not")
                 try:
-                    same = json.loads(json.dumps(dict(task.payload))) == dict(task.payload)
+                    is_json = json.loads(json.dumps(dict(task.payload))) == dict(task.payload)
                 except (TypeError, ValueError) as error:
                     raise EnvCheckError(f"a payload holds JSON values only: {task.id}: {one_line(error)}") from error
-                require(same, f"a payload holds JSON values only (lists, not tuples; text keys): {task.id} does not")
+                require(is_json, f"a payload holds JSON values only (lists, not tuples; text keys): {task.id} does not")
             [(most, count)] = Counter(task.id for task in tasks).most_common(1) or [("", 1)]
             require(count == 1, f"task ids are unique: {split}/{stage} has {most!r} twice")
             for task in tasks:
-                for what, mark in (("id", f"id {task.id}"), ("payload", json.dumps(task.payload, sort_keys=True))):
-                    elsewhere = seen.setdefault(mark, split)
-                    require(elsewhere == split, f"splits are disjoint: {what} of {task.id} is also in {elsewhere}")
+                for part, key in (("id", f"id {task.id}"), ("payload", json.dumps(task.payload, sort_keys=True))):
+                    first_split = split_of_key.setdefault(key, split)
+                    require(first_split == split, f"splits are disjoint: {part} of {task.id} is also in {first_split}")
         require(env.tasks("train", env.stages[-1]) == env.tasks("train"), "stage None means the last stage")
     for arguments in (("no such split", None), ("train", "no such stage")):
         try:
@@ -146,11 +146,11 @@ def _check_tasks(env: TextEnv, twin: TextEnv) -> None:
         except UserError:
             continue
         raise EnvCheckError(f"an unknown split or stage raises UserError: tasks{arguments} did not")
-    some = [task for split in SPLITS for task in env.tasks(split)[:20]]
-    starts = {env.reset(options={"task": task})[0] for task in some}
-    if len(starts) == 1 and len(some) > 1 and _are_alike(env, some):  # no error: a longer play might tell them apart
+    sample = [task for split in SPLITS for task in env.tasks(split)[:20]]
+    starts = {env.reset(options={"task": task})[0] for task in sample}
+    if len(starts) == 1 and len(sample) > 1 and _are_alike(env, sample):  # no error: longer play may tell them apart
         about = "all tasks begin with the same text, and the same actions then lead to the same episode"
-        warnings.warn(f"{about}; is {some[-1].split} really unseen?", stacklevel=4)
+        warnings.warn(f"{about}; is {sample[-1].split} really unseen?", stacklevel=4)
 
 
 def _are_alike(env: TextEnv, tasks: Sequence[Task]) -> bool:
@@ -158,10 +158,10 @@ def _are_alike(env: TextEnv, tasks: Sequence[Task]) -> bool:
 
     Hidden parts of a task (a number to guess, a deck of cards) show in the results of the same actions.
     """
-    for number in range(ALIKE_WALKS):
+    for walk_index in range(ALIKE_WALKS):
         courses = set()
         for task in tasks:
-            courses.add(_course(env, task, number))
+            courses.add(_course(env, task, walk_index))
             if len(courses) > 1:
                 return False
     return True
@@ -206,8 +206,8 @@ def _check_episode(env: TextEnv, fresh: TextEnv, task: Task, rng: np.random.Gene
     _require_equal(frames, list(_replay(env, actions, SAME, task, seed, snapshots)), SAME)
     last = len(actions) - 1
     for point in dict.fromkeys((last // 2, 0, last)):  # the middle first, into an instance that has not played
-        for who, player in (("a fresh", fresh), ("this", env)):
-            rule = f"what follows a restored point replays identically (step {point}, {who} instance)"
+        for which, player in (("a fresh", fresh), ("this", env)):
+            rule = f"what follows a restored point replays identically (step {point}, {which} instance)"
             try:
                 player.restore(snapshots[point])
                 rest = list(_replay(player, actions[point:], rule))
@@ -271,8 +271,8 @@ def _seen(env: TextEnv, text: str, reward: float, terminated: bool, truncated: b
 
 def _require_equal(first: Sequence[_Frame], second: Sequence[_Frame], rule: str) -> None:
     for step, (a, b) in enumerate(zip(first, second, strict=False)):
-        for name, one, other in zip(_Frame._fields, a, b, strict=True):
-            require(one == other, f"{rule}: {name} differs at step {step}")
+        for name, value, other in zip(_Frame._fields, a, b, strict=True):
+            require(value == other, f"{rule}: {name} differs at step {step}")
     require(len(first) == len(second), f"{rule}: {len(first)} steps and {len(second)}")
 
 
@@ -336,14 +336,14 @@ def _check_teacher(env: TextEnv) -> int | None:
 def _check_expert(env: TextEnv, stage: str, seed: int) -> None:
     """Check that the expert wins more than half of up to 20 training tasks."""
     tasks = list(env.tasks("train", stage))
-    chosen = np.random.default_rng(named_seed(seed, "expert", stage)).permutation(len(tasks))[:EXPERT_TASKS]
+    indices = np.random.default_rng(named_seed(seed, "expert", stage)).permutation(len(tasks))[:EXPERT_TASKS]
     wins = 0
-    for number in chosen:
-        env.reset(seed=int(number), options={"task": tasks[number]})
+    for index in indices:
+        env.reset(seed=int(index), options={"task": tasks[index]})
         while not env.done:
             advice = _check_teacher(env)
             if advice is None:
                 return
             env.step(advice)
         wins += env.success
-    require(2 * wins > len(chosen), f"the expert wins most tasks: {wins} of {len(chosen)} at stage {stage!r}")
+    require(2 * wins > len(indices), f"the expert wins most tasks: {wins} of {len(indices)} at stage {stage!r}")

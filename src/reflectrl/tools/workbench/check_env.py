@@ -101,15 +101,15 @@ def checked(section: dict[str, Any], recipe: Recipe) -> tuple[list[str], str]:
     _require_stable_tasks(section, env)
     notes = [f"note: {one_line(warning.message)}" for warning in caught if isinstance(warning.message, Warning)]
     sizes = [f"{len(env.tasks(split))} {split}" for split in SPLITS]
-    found = {"stages": env.stages, "tasks": sizes, "teacher": abilities or ["none"]}
-    told = "; ".join(f"{what}: {', '.join(names)}" for what, names in found.items())
+    facts = {"stages": env.stages, "tasks": sizes, "teacher": abilities or ["none"]}
+    summary = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in facts.items())
     played = [e for batch in random_play(env.tasks("train")[:EPISODES], make_env, 0, BATCH, RARE) for e in batch]
     signal = signal_of(played)
     if labelled:
         require_labels(signal.most)
     doubt = doubt_about_success(signal, env)
     sample = [_sample(signal, env.horizon), *_success(env, signal, doubt), _read(played, signal, recipe.model)]
-    lines = [*notes, f"{name}: every promise is kept ({told})", *sample, *_levels(signal, abilities, doubt)]
+    lines = [*notes, f"{name}: every promise is kept ({summary})", *sample, *_levels(signal, abilities, doubt)]
     if signal.problem and "expert" not in abilities:
         return lines, (
             f"environment {name!r} can be played, but not learned by reward: {signal.problem};"
@@ -140,16 +140,16 @@ def listing(env: TextEnv) -> tuple[str, str]:
 def _require_stable_tasks(section: Mapping[str, Any], env: TextEnv) -> None:
     """Refuse tasks or first texts that change between processes, as the order of a set of words does."""
     plain = json.dumps({key: read_value(item) for key, item in section.items()})
-    here = listing(env)
+    expected = listing(env)
     for seed in "1", "2":
         command = [sys.executable, "-P", "-c", LISTS_TASKS, plain]  # -P: no file here stands in for a library
         surroundings = os.environ | {"PYTHONHASHSEED": seed}
-        there = subprocess.run(command, capture_output=True, text=True, env=surroundings, check=False)
-        if there.returncode:
+        completed = subprocess.run(command, capture_output=True, text=True, env=surroundings, check=False)
+        if completed.returncode:
             continue
-        for what, ours, theirs in zip(STABLE, here, there.stdout.splitlines()[-2:], strict=True):
+        for promise, ours, theirs in zip(STABLE, expected, completed.stdout.splitlines()[-2:], strict=True):
             if ours != theirs:
-                about = f"{what} in every process: another one has others (is a set or hash() involved?)"
+                about = f"{promise} in every process: another one has others (is a set or hash() involved?)"
                 raise UserError(f"environment {section['name']!r} breaks a promise: {about}")
 
 
@@ -188,8 +188,8 @@ def _read(episodes: Sequence[Episode], signal: Signal, model: ModelConfig) -> st
     from reflectrl.models.labels import candidates
 
     labels = list(candidates())[: signal.most]
-    seen = {step.observation: None for episode in episodes for step in episode.steps}
-    prompts = ["".join(policy_prompt(observation, None, labels)) for observation in seen]
+    observations = {step.observation: None for episode in episodes for step in episode.steps}
+    prompts = ["".join(policy_prompt(observation, None, labels)) for observation in observations]
     tokenizer = train_byte_pairs(prompts, model.vocab, signal.most)
     longest = max(len(encoding.ids) for encoding in tokenizer.encode_batch(prompts)) + 1
     actions = str(signal.most) if signal.fewest == signal.most else f"{signal.fewest} to {signal.most}"

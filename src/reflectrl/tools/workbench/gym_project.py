@@ -101,8 +101,8 @@ def _make(id: str) -> gym.Env[Any, Any]:
     try:
         return gym.make(id, disable_env_checker=True)
     except gym.error.UnregisteredEnv as error:
-        near = difflib.get_close_matches(id, gym.registry, n=1)
-        advice = f"did you mean {near[0]!r}?" if near else "an id of another package is written package:Id"
+        matches = difflib.get_close_matches(id, gym.registry, n=1)
+        advice = f"did you mean {matches[0]!r}?" if matches else "an id of another package is written package:Id"
         raise UserError(f"gymnasium knows no {id!r} ({advice})") from error
     except Exception as error:  # making runs the environment's own code
         raise UserError(f"gymnasium cannot make {id!r}: {one_line(error)}") from error

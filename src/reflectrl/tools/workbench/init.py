@@ -48,12 +48,12 @@ class Init:
             raise UserError(f"unknown option {settings[0].partition('=')[0]!r}; init has none")
         folder = Path(refuse_name(self.name))
         files_of_project = gym_files(self.gym, folder.name) if self.gym else template_files(folder.name)
-        fresh = Path(f"{folder}.{os.getpid()}.new")
-        with writing(folder, fresh):
-            fresh.mkdir()
+        temp_folder = Path(f"{folder}.{os.getpid()}.new")
+        with writing(folder, temp_folder):
+            temp_folder.mkdir()
             for name, text in files_of_project.items():
-                (fresh / name).write_text(text, encoding="utf-8")
-            fresh.rename(folder)
+                (temp_folder / name).write_text(text, encoding="utf-8")
+            temp_folder.rename(folder)
         print(f"{folder}/ holds an environment that works. Edit {folder}/__init__.py, then:")
         for verb, words in (("check-env", ""), ("run", " --arms random,rl-only"), ("play", "")):
             print(f"  reflectrl {verb} {folder}{words}")

@@ -111,8 +111,8 @@ class Beliefs:
 
     def where(self, kind: str) -> list[tuple[str, str]]:
         """Return (thing, place) for every thing of a kind whose place is known, in order."""
-        found = [(thing, place) for place in self.seen for thing in self.seen[place] if kind_of(thing) == kind]
-        return sorted(found, key=lambda pair: (kind_of(pair[1]), number_of(pair[1]), number_of(pair[0])))
+        pairs = [(thing, place) for place in self.seen for thing in self.seen[place] if kind_of(thing) == kind]
+        return sorted(pairs, key=lambda pair: (kind_of(pair[1]), number_of(pair[1]), number_of(pair[0])))
 
     def left(self) -> list[str]:
         """Return the places that were not looked at yet."""
@@ -134,10 +134,10 @@ def likely_places() -> dict[str, list[str]]:
     divided by the commands that a look takes (two if there is a door). `benchmarks/alfworld_places.py` of commit
     bc64836 counted it.
     """
-    found: dict[str, list[str]] = json.loads(
+    receptacle_kinds: dict[str, list[str]] = json.loads(
         files("reflectrl.wings.alfworld").joinpath("likely_places.json").read_text(encoding="utf-8")
     )
-    return found
+    return receptacle_kinds
 
 
 def by_promise(places: Iterable[str], kind: str, prior: bool = True) -> list[str]:
@@ -149,5 +149,5 @@ def by_promise(places: Iterable[str], kind: str, prior: bool = True) -> list[str
         prior: use the statistics of likely places. If False, all places are sorted by name.
     """
     order = likely_places().get(kind, []) if prior else []
-    rank = {place_kind: number for number, place_kind in enumerate(order)}
-    return sorted(places, key=lambda p: (rank.get(kind_of(p), len(rank)), kind_of(p), number_of(p)))
+    rank = {place_kind: index for index, place_kind in enumerate(order)}
+    return sorted(places, key=lambda name: (rank.get(kind_of(name), len(rank)), kind_of(name), number_of(name)))

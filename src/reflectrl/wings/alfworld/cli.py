@@ -79,8 +79,8 @@ class ALFWorldData(Data):
 
     def _check(self, settings: Sequence[str]) -> None:
         refuse_unknown(settings, type(self))
-        asked = self.download + bool(self.from_) + (self.generate is not None)
-        if asked > 1:
+        source_count = self.download + bool(self.from_) + (self.generate is not None)
+        if source_count > 1:
             raise UserError(f"data: only one of {self.ways} at a time")
         if () in self.from_:
             raise UserError("data: --from needs a folder or an archive")
@@ -90,7 +90,7 @@ class ALFWorldData(Data):
             raise UserError("data: --url needs --download")
         for url in self.url:
             _archive_name(url)
-        if self.replace and not asked:
+        if self.replace and not source_count:
             raise UserError(f"data: --replace needs one of {self.ways}")
 
     def _import(self, sources: Sequence[Path], store: Path) -> Imported:
@@ -106,11 +106,11 @@ class ALFWorldData(Data):
         folder = store / DOWNLOADS
         folder.mkdir(exist_ok=True)
         archives = [_fetched(url, folder) for url in self.url or ALFWORLD_URLS]
-        found = self._import(archives, store)
+        imported = self._import(archives, store)
         for archive in archives:
             archive.unlink()
         _clear(store)
-        return found
+        return imported
 
 
 def _clear(store: Path) -> None:

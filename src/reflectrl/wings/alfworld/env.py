@@ -130,7 +130,9 @@ class AlfworldEnv(TextEnv):
         self.official = {**SPLITS, "validation": SPLITS[validation]}
         self.engine, self.source = engine, source
         self.stages = (  # type: ignore[misc]
-            ("short", "medium", "all") if curriculum == "length" else (*(SHORT_NAMES[one] for one in self.types), "all")
+            ("short", "medium", "all")
+            if curriculum == "length"
+            else (*(SHORT_NAMES[task_type] for task_type in self.types), "all")
         )
 
     # ---- tasks -----------------------------------------------------------------------------------------------------
@@ -139,11 +141,11 @@ class AlfworldEnv(TextEnv):
         require_known("alfworld", "split", split, list(self.official))
         stage = stage or "all"
         require_known("alfworld", "stage", stage, self.stages)
-        found = [entry for entry in self._entries(split) if self._is_in(entry, stage)]
+        entries = [entry for entry in self._entries(split) if self._is_in(entry, stage)]
         variants = range(1 + self.variants if split == "train" else 1)  # 0 is the game as it is
         if split == "validation" and self.official[split] == "train":  # not those that are trained on
             variants = range(self.variants + 1, self.variants + 3)
-        return [self._task_of(entry, split, stage, variant) for variant in variants for entry in found]
+        return [self._task_of(entry, split, stage, variant) for variant in variants for entry in entries]
 
     def _task_of(self, entry: Entry, split: str, stage: str, variant: int) -> Task:
         name = entry.id if not variant else f"{entry.id}#{variant}"
@@ -158,11 +160,11 @@ class AlfworldEnv(TextEnv):
         return entry.plan_length <= {"short": SHORT, "medium": MEDIUM}.get(stage, entry.plan_length)
 
     def _entries(self, split: str) -> list[Entry]:
-        found = [entry for entry in self._shelf(self.official[split]).entries if self._is_wanted(entry)]
-        if not found:
+        entries = [entry for entry in self._shelf(self.official[split]).entries if self._is_wanted(entry)]
+        if not entries:
             raise UserError(f"alfworld: no games of {self.pattern or ', '.join(self.types)} in {self.official[split]}")
-        count = min(self.limit or len(found), len(found))
-        return [found[i * len(found) // count] for i in range(count)]
+        count = min(self.limit or len(entries), len(entries))
+        return [entries[index * len(entries) // count] for index in range(count)]
 
     def _is_wanted(self, entry: Entry) -> bool:
         folder = entry.id.partition("/")[0]
@@ -195,9 +197,9 @@ class AlfworldEnv(TextEnv):
         return ReferenceHouse.from_folder(self.source, game)
 
     def apply(self, action: str) -> Outcome:
-        said = self.house.do(action)
-        self.beliefs.add(action, said)
-        exchange = f"> {action}\n{said}\n"
+        reply = self.house.do(action)
+        self.beliefs.add(action, reply)
+        exchange = f"> {action}\n{reply}\n"
         self._text += exchange
         self._recent = (*self._recent, exchange)[-self.recall :] if self.recall else ()
         self.last, self.advice = action, None
@@ -242,6 +244,6 @@ class AlfworldEnv(TextEnv):
 def _full_names(types: tuple[str, ...]) -> tuple[str, ...]:
     """Expand short names of task types. Raise UserError for an unknown name."""
     full = {short: name for name, short in SHORT_NAMES.items()} | {name: name for name in TYPES}
-    for one in types:
-        require_known("alfworld", "task type", one, list(full))
-    return tuple(full[one] for one in types)
+    for task_type in types:
+        require_known("alfworld", "task type", task_type, list(full))
+    return tuple(full[task_type] for task_type in types)

@@ -140,10 +140,10 @@ class Game:
     @cached_property
     def here(self) -> dict[int, tuple[int, ...]]:
         """Location → indices of the receptacles there, in order."""
-        found: dict[int, list[int]] = {}
+        by_location: dict[int, list[int]] = {}
         for index, receptacle in enumerate(self.receptacles):
-            found.setdefault(receptacle.location, []).append(index)
-        return {location: tuple(indices) for location, indices in found.items()}
+            by_location.setdefault(receptacle.location, []).append(index)
+        return {location: tuple(indices) for location, indices in by_location.items()}
 
     @cached_property
     def travels(self) -> dict[int, dict[str, tuple[str, int]]]:

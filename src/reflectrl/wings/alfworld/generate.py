@@ -135,10 +135,10 @@ def _furnish(rng: np.random.Generator, room: str, layout: Layout, goal: Goal) ->
             elif not _put(rng, household, names.of(kind), kind, layout, goal) and kind == goal.kind:
                 return None
     # In some rooms, a piece of cutlery lies in a vessel.
-    where, kinds = dict(household.inside), household.things
+    holder, kinds = dict(household.inside), household.things
     pairs = [
-        (inner, outer) for inner, outer in product(where, where)
-        if where[inner] == where[outer] and kinds[inner] in rooms.CUTLERY and kinds[outer] in rooms.VESSELS
+        (inner, outer) for inner, outer in product(holder, holder)
+        if holder[inner] == holder[outer] and kinds[inner] in rooms.CUTLERY and kinds[outer] in rooms.VESSELS
     ]  # fmt: skip
     if pairs and rng.random() < 0.3:
         household.nested.append(pairs[rng.integers(len(pairs))])
@@ -151,20 +151,20 @@ def _drawn_amounts(rng: np.random.Generator, room: str, goal: Goal) -> Mapping[s
     needed = {goal.kind: goal.count, goal.lamp: 1}
     amounts = {}
     for kind, chance in chances.items():
-        some = int(rng.choice(4, p=AMOUNTS)) + 1
-        amounts[kind] = (1 if kind in rooms.SINGLE else some) if rng.random() < chance else 0
+        amount = int(rng.choice(4, p=AMOUNTS)) + 1
+        amounts[kind] = (1 if kind in rooms.SINGLE else amount) if rng.random() < chance else 0
         amounts[kind] = max(amounts[kind], needed.get(kind, 0))
     return amounts
 
 
 def _stand(rng: np.random.Generator, household: Household, name: str, kind: str, layout: Layout) -> None:
     """Add a thing that cannot be put anywhere. It stands on its own, or on a receptacle where such things are found."""
-    on = layout.of(rooms.STANDS.get(kind, ()))
+    supports = layout.of(rooms.STANDS.get(kind, ()))
     household.things[name] = kind
-    if on:
-        fixture = on[rng.integers(len(on))]
+    if supports:
+        fixture = supports[rng.integers(len(supports))]
         household.inside.append((name, fixture.name))
-    household.at.append((name, fixture.location if on else str(rng.choice(layout.free))))
+    household.at.append((name, fixture.location if supports else str(rng.choice(layout.free))))
 
 
 def _put(rng: np.random.Generator, household: Household, name: str, kind: str, layout: Layout, goal: Goal) -> bool:
@@ -177,14 +177,14 @@ def _put(rng: np.random.Generator, household: Household, name: str, kind: str, l
     if not holders:
         return False
     weights = np.array([rooms.LIKELY.get(holder, 1) for holder in holders], dtype=float)
-    places = layout.of([str(rng.choice(holders, p=weights / weights.sum()))])
-    fixture = places[rng.integers(len(places))]
+    fixtures = layout.of([str(rng.choice(holders, p=weights / weights.sum()))])
+    fixture = fixtures[rng.integers(len(fixtures))]
     household.things[name] = kind
     household.inside.append((name, fixture.name))
     household.at.append((name, fixture.location))
     if fixture.kind == "Fridge" and kind in rooms.ABLE["coolable"] and rng.random() < 0.07:
         household.cool.append(name)
-    beside = [one for one in layout.of(holders) if one.location == fixture.location and one != fixture]
+    beside = [other for other in layout.of(holders) if other.location == fixture.location and other != fixture]
     if beside and rng.random() < 0.2:  # the official files have things in two receptacles at once, too
         household.inside.append((name, beside[0].name))
     return True

@@ -81,15 +81,15 @@ class House:
     def commands(self) -> dict[str, Command]:
         """The admissible commands and their meanings, sorted by their texts."""
         if self._commands is None:
-            found: dict[str, Command] = {**self.game.travels[self.location]}
-            found |= {"look": ("look",), "inventory": ("inventory",)}
+            commands: dict[str, Command] = {**self.game.travels[self.location]}
+            commands |= {"look": ("look",), "inventory": ("inventory",)}
             if self.dialect == "current":
-                found["help"] = ("help",)
+                commands["help"] = ("help",)
             for receptacle in self.game.here.get(self.location, ()):
-                self._add_receptacle(found, receptacle)
+                self._add_receptacle(commands, receptacle)
             if self.held is not None:
-                self._add_held(found, self.held)
-            self._commands = {text: found[text] for text in sorted(found)}
+                self._add_held(commands, self.held)
+            self._commands = {text: commands[text] for text in sorted(commands)}
         return self._commands
 
     def admissible(self) -> tuple[str, ...]:
@@ -192,8 +192,8 @@ class House:
         self.at.add((thing, self.location))
         self.held = None
         name, place = self.game.things[thing].name, self.game.receptacles[receptacle].name
-        said = "You move the {} to the {}." if self.dialect == "current" else "You put the {} in/on the {}."
-        return said.format(name, place)
+        template = "You move the {} to the {}." if self.dialect == "current" else "You put the {} in/on the {}."
+        return template.format(name, place)
 
     # ---- what is said ----------------------------------------------------------------------------------------------
 
@@ -236,16 +236,16 @@ class House:
         thing, states = self.game.things[index], self.states[index]
         name = thing.name
         if "isreceptacleobject" in thing.abilities:
-            inner = [self.game.things[one].name for one, outer in self.game.nested if outer == index]
-            return f"This is a normal {name}. In it, you see {listed(inner)}."
+            contents = [self.game.things[inner].name for inner, outer in self.game.nested if outer == index]
+            return f"This is a normal {name}. In it, you see {listed(contents)}."
         sliced = "sliced" in states
-        warm = "hot" if "hot" in states else "cool" if "cool" in states else ""
-        if warm and "clean" in states:
-            return f"This is a {warm} and clean {'sliced ' if sliced else ''}{name}."
-        if sliced and (warm or "clean" in states):
-            return f"This is a {'clean' if 'clean' in states else warm} sliced {name}."
-        if warm or "clean" in states:
-            return f"This is a {'hot' if warm == 'hot' else 'clean' if 'clean' in states else 'cold'} {name}."
+        temperature = "hot" if "hot" in states else "cool" if "cool" in states else ""
+        if temperature and "clean" in states:
+            return f"This is a {temperature} and clean {'sliced ' if sliced else ''}{name}."
+        if sliced and (temperature or "clean" in states):
+            return f"This is a {'clean' if 'clean' in states else temperature} sliced {name}."
+        if temperature or "clean" in states:
+            return f"This is a {'hot' if temperature == 'hot' else 'clean' if 'clean' in states else 'cold'} {name}."
         if "toggleable" in thing.abilities and "toggled" in states:
             return f"This {name} is on."
         if "sliceable" in thing.abilities and sliced:
@@ -272,8 +272,8 @@ class House:
     def is_prepared(self, thing: int) -> bool:
         """Return whether a thing is in the state that the goal asks for (and has the ability to be brought into it)."""
         state = self.game.goal.state
-        able = self.game.things[thing].abilities
-        return not state or (state in self.states[thing] and TREATMENTS[state].ability in able)
+        abilities = self.game.things[thing].abilities
+        return not state or (state in self.states[thing] and TREATMENTS[state].ability in abilities)
 
     def get_state(self) -> tuple[Any, ...]:
         """Return everything that commands change, as a value that later commands do not alter."""

@@ -58,7 +58,7 @@ def import_games(
 
     Args:
         sources: folders and archives in the official layout; a game's files may be spread over several.
-        store: folder of the store, made if need be.
+        store: folder of the store; created if it does not exist.
         replace: remove everything that was in the store.
 
     Raises:
@@ -67,24 +67,24 @@ def import_games(
     """
     require_fillable(store, generated=False, replace=replace)
     with open_sources(sources) as (files, skipped):
-        found = Imported(skipped=skipped)
+        imported = Imported(skipped=skipped)
         for done, path in enumerate(sorted(files), 1):
             try:
                 game = _read_game(path, files[path])
             except _SkippedError as reason:
-                found.skipped[str(reason)] += 1
+                imported.skipped[str(reason)] += 1
             except UNREADABLE as error:
-                found.bad.append((f"{path.split}/{path.id}", " ".join(str(error).split()) or type(error).__name__))
+                imported.bad.append((f"{path.split}/{path.id}", " ".join(str(error).split()) or type(error).__name__))
             else:
-                found.games.setdefault(path.split, {})[path.id] = to_json(game)
+                imported.games.setdefault(path.split, {})[path.id] = to_json(game)
             progress(done, len(files), "games read")
-    if not found.games:
-        why = f"left out: {', '.join(found.skipped)}; expected {LAYOUT}"
-        if found.bad:
-            why = f"{len(found.bad)} cannot be played, the first being {': '.join(found.bad[0])}"
+    if not imported.games:
+        why = f"left out: {', '.join(imported.skipped)}; expected {LAYOUT}"
+        if imported.bad:
+            why = f"{len(imported.bad)} cannot be played, the first being {': '.join(imported.bad[0])}"
         raise UserError(f"{', '.join(map(str, sources))}: not one game can be imported; {why}")
-    fill(store, found.games, replace=replace)
-    return found
+    fill(store, imported.games, replace=replace)
+    return imported
 
 
 def _read_game(path: GamePath, files: Mapping[str, Read]) -> Game:
@@ -137,12 +137,12 @@ def generate_games(
         UserError: the store cannot be written, or holds real games.
     """
     require_fillable(store, generated=True, replace=replace)
-    found = Imported()
+    imported = Imported()
     sizes = {split: count if split == "train" else max(1, count // 10) for split in SETS}
-    every = [(split, number) for split, size in sizes.items() for number in range(size)]
-    for done, (split, number) in enumerate(every, 1):
-        game_id, problem, trajectory = generate_game(named_seed("alfworld-generated", seed, split, number))
-        found.games.setdefault(split, {})[game_id] = to_json(with_plan(compile_game(game_id, problem, trajectory)))
-        progress(done, len(every), "games made")
-    fill(store, found.games, generated=f"{count} games for training, seed {seed}", replace=True)
-    return found
+    pairs = [(split, index) for split, size in sizes.items() for index in range(size)]
+    for done, (split, index) in enumerate(pairs, 1):
+        game_id, problem, trajectory = generate_game(named_seed("alfworld-generated", seed, split, index))
+        imported.games.setdefault(split, {})[game_id] = to_json(with_plan(compile_game(game_id, problem, trajectory)))
+        progress(done, len(pairs), "games made")
+    fill(store, imported.games, generated=f"{count} games for training, seed {seed}", replace=True)
+    return imported

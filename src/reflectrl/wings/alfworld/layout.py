@@ -27,7 +27,7 @@ class Layout(NamedTuple):
 
     def of(self, kinds: Sequence[str]) -> list[Fixture]:
         """Return the receptacles of some kinds."""
-        return [one for one in self.receptacles if one.kind in kinds]
+        return [fixture for fixture in self.receptacles if fixture.kind in kinds]
 
 
 @lru_cache(maxsize=256)
@@ -54,16 +54,16 @@ def drawn_kinds(rng: np.random.Generator, chances: rooms.Chances) -> Iterator[st
 def _beside(rng: np.random.Generator, kind: str, fixtures: Sequence[Fixture]) -> str:
     """Return the location of another receptacle that a new one of this kind shares, or ""."""
     other, chance = rooms.BESIDE.get(kind, ("", 0))
-    found = [fixture.location for fixture in fixtures if fixture.kind == other]
-    return found[-1] if found and rng.random() < chance and found.count(found[-1]) < 3 else ""
+    locations = [fixture.location for fixture in fixtures if fixture.kind == other]
+    return locations[-1] if locations and rng.random() < chance and locations.count(locations[-1]) < 3 else ""
 
 
 def _spots(rng: np.random.Generator) -> Iterator[str]:
     """Yield distinct names of locations: two coordinates, a direction and an angle of view."""
     cells = list(product(range(-12, 13), range(-12, 13)))
     for cell in rng.permutation(len(cells)):
-        numbers = (*cells[cell], int(rng.integers(4)), int(rng.choice([-30, -15, 0, 15, 30, 45, 60])))
-        yield "loc_bar_" + "_bar_".join(str(number).replace("-", "_minus_") for number in numbers)
+        components = (*cells[cell], int(rng.integers(4)), int(rng.choice([-30, -15, 0, 15, 30, 45, 60])))
+        yield "loc_bar_" + "_bar_".join(str(component).replace("-", "_minus_") for component in components)
 
 
 class Names:
@@ -75,11 +75,11 @@ class Names:
     def of(self, kind: str) -> str:
         """Return a new name for something of that kind."""
         body = kind.removesuffix("Basin")
-        place = ""
-        while not place or place in self.used:
-            place = "_bar_".join(
-                f"_{'plus' if value >= 0 else 'minus'}_{abs(value) // 100:02}_dot_{abs(value) % 100:02}"
-                for value in self.rng.integers((-400, 1, -400), (400, 220, 400)).tolist()
+        position = ""
+        while not position or position in self.used:
+            position = "_bar_".join(
+                f"_{'plus' if coordinate >= 0 else 'minus'}_{abs(coordinate) // 100:02}_dot_{abs(coordinate) % 100:02}"
+                for coordinate in self.rng.integers((-400, 1, -400), (400, 220, 400)).tolist()
             )
-        self.used.add(place)
-        return f"{body}_bar_{place}" + (f"_bar_{kind}" if body != kind else "")
+        self.used.add(position)
+        return f"{body}_bar_{position}" + (f"_bar_{kind}" if body != kind else "")

@@ -49,25 +49,25 @@ class Shelf:
     def __init__(self, path: Path, generated: bool = False) -> None:
         self.path, self.generated = path, generated
         self._lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        found: list[Entry] = []
-        for number, line in enumerate(self._lines):
+        entries: list[Entry] = []
+        for index, line in enumerate(self._lines):
             match = _LINE.fullmatch(line)
             if match is None:
-                raise self._corrupt(number, "not a cached game")
-            found.append(Entry(json.loads(match[1]), match[2], int(match[3])))
-        self.entries = tuple(found)
-        self._numbers = {entry.id: number for number, entry in enumerate(self.entries)}
+                raise self._corrupt(index, "not a cached game")
+            entries.append(Entry(json.loads(match[1]), match[2], int(match[3])))
+        self.entries = tuple(entries)
+        self._numbers = {entry.id: index for index, entry in enumerate(self.entries)}
         self.game = lru_cache(maxsize=KEPT)(self._game)
 
     def _game(self, game_id: str) -> Game:
         """Return the game with that id."""
         if game_id not in self._numbers:
             raise UserError(f"{self.path} has no game {game_id!r}")
-        number = self._numbers[game_id]
+        index = self._numbers[game_id]
         try:
-            return from_json(self._lines[number])
+            return from_json(self._lines[index])
         except GameError as error:
-            raise self._corrupt(number, str(error)) from error
+            raise self._corrupt(index, str(error)) from error
 
     def _corrupt(self, number: int, why: str) -> UserError:
         return UserError(
@@ -81,8 +81,8 @@ class Shelf:
 
 def splits_in(store: Path) -> list[str]:
     """Return the splits that a store holds."""
-    found = {path.name.removesuffix(_SUFFIX) for path in store.glob(f"*{_SUFFIX}")}
-    return [split for split in SETS if split in found]
+    stored = {path.name.removesuffix(_SUFFIX) for path in store.glob(f"*{_SUFFIX}")}
+    return [split for split in SETS if split in stored]
 
 
 def is_generated(store: Path) -> bool:
@@ -117,9 +117,9 @@ def _opened(path: Path, changed: int, size: int, generated: bool) -> Shelf:
 
 
 def _absence(store: str | Path, folder: Path, split: str) -> str:
-    there = splits_in(folder)
-    if there:
-        return f"{folder} has no games of split {split!r}; there are {', '.join(there)}"
+    splits = splits_in(folder)
+    if splits:
+        return f"{folder} has no games of split {split!r}; there are {', '.join(splits)}"
     verb = "reflectrl data alfworld" + ("" if folder == data_folder("alfworld") else f" --store {store}")
     return (
         f"there are no ALFWorld games in {folder}: get them with `{verb} --download`, or `{verb} --from DIR` "
@@ -138,9 +138,9 @@ def require_fillable(store: Path, generated: bool, replace: bool) -> None:
     """
     require_writable(store, f"games cannot be written to {store}")
     if splits_in(store) and is_generated(store) != generated and not replace:
-        there, new = ("generated", "real") if is_generated(store) else ("real", "generated")
+        stored, new = ("generated", "real") if is_generated(store) else ("real", "generated")
         raise UserError(
-            f"{store} holds {there} games, which {new} ones must not be mixed with: "
+            f"{store} holds {stored} games, which {new} ones must not be mixed with: "
             "--replace removes them, --store DIR puts the new ones elsewhere"
         )
 
@@ -163,7 +163,7 @@ def fill(store: Path, games: Mapping[str, Mapping[str, str]], generated: str = "
         if generated:
             fresh.append(store / f"{_MARKER}{_FRESH}")
             fresh[-1].write_text(f"{generated}\n", encoding="utf-8")
-        for path in old:  # from here on nothing is written that needs room
+        for path in old:  # from here on nothing is written that takes space on the disk
             path.unlink()
         if not generated:
             marker.unlink(missing_ok=True)
@@ -177,11 +177,11 @@ def fill(store: Path, games: Mapping[str, Mapping[str, str]], generated: str = "
 
 def _write_aside(path: Path, lines: Mapping[str, str], replace: bool) -> Path:
     """Write the given games, and the ones that `path` holds, to a file beside it. Return the new file's path."""
-    kept = Shelf(path).lines() if path.exists() and not replace else {}
-    every = {**kept, **lines}
+    existing = Shelf(path).lines() if path.exists() and not replace else {}
+    merged = {**existing, **lines}
     fresh = path.with_name(path.name + _FRESH)
     with open(fresh, "w", encoding="utf-8", opener=no_link) as file:
-        file.writelines(every[game_id] + "\n" for game_id in sorted(every))
+        file.writelines(merged[game_id] + "\n" for game_id in sorted(merged))
         file.flush()
         os.fsync(file.fileno())
     return fresh

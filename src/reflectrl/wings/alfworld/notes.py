@@ -36,12 +36,12 @@ def ranges(names: Sequence[str]) -> list[str]:
     """Format sorted names as "cabinet 1-3 5", a text per kind."""
     runs: dict[str, list[list[int]]] = {}
     for name in names:
-        number, own = number_of(name), runs.setdefault(kind_of(name), [])
-        if own and own[-1][1] == number - 1:
-            own[-1][1] = number
+        number, spans = number_of(name), runs.setdefault(kind_of(name), [])
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
         else:
-            own.append([number, number])
-    return [f"{kind} {' '.join(map(_range, own))}" for kind, own in runs.items()]
+            spans.append([number, number])
+    return [f"{kind} {' '.join(map(_range, spans))}" for kind, spans in runs.items()]
 
 
 def _range(ends: Sequence[int]) -> str:

@@ -47,8 +47,8 @@ def _brackets(text: str) -> list[Expression]:
         elif token == ")":
             if len(stack) == 1:
                 raise PddlError("a bracket is closed that was never opened")
-            done = stack.pop()
-            stack[-1].append(done)
+            bracket = stack.pop()
+            stack[-1].append(bracket)
         elif not token.startswith(";"):
             stack[-1].append(token)
     if len(stack) > 1:
@@ -72,20 +72,20 @@ def _fact(part: Expression) -> Fact:
 
 
 def _literals(parts: list[Expression]) -> list[Fact]:
-    found: list[Fact] = []
+    literals: list[Fact] = []
     for part in parts:
         head = _head(part)
         if not isinstance(part, list) or head in ("or", "forall", "when", "imply"):
             raise PddlError(f"the goal has {_shown(part)}, which no task type of ALFWorld needs")
         if head == "and":
-            found += _literals(part[1:])
+            literals += _literals(part[1:])
         elif head == "exists":
-            found += _literals(part[2:])
+            literals += _literals(part[2:])
         elif head == "not":
-            found += [("not", *literal) for literal in _literals(part[1:])]
+            literals += [("not", *literal) for literal in _literals(part[1:])]
         else:
-            found.append(tuple(str(word) for word in part))
-    return found
+            literals.append(tuple(str(word) for word in part))
+    return literals
 
 
 def _shown(part: Expression) -> str:

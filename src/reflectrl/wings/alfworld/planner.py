@@ -18,7 +18,7 @@ from reflectrl.wings.alfworld.house import House
 Deed = tuple[str, int, int]
 """A verb, a thing and a receptacle: ("put", thing, receptacle). "visit" only moves to the receptacle."""
 
-ALIKE = 4  # no plan has more than four stops, so of places that are alike four are as good as all
+ALIKE = 4  # no plan has more than four stops, so four places of the same appearance are as good as all
 
 
 class _State(NamedTuple):
@@ -107,22 +107,22 @@ class _Search:
 
     def _set_roles(self) -> None:
         """Find the receptacles worth going to, and what each is good for."""
-        things, held, goal = self.house.game.things, self.first_held, self.goal
+        things, held_thing, goal = self.house.game.things, self.first_held, self.goal
         self.verb, tool, self.ability = TREATMENTS.get(goal.state, ("", "", ""))
         roles = [
             (
                 receptacle.kind == tool,
                 receptacle.kind == goal.receptacle,
                 receptacle.kind == goal.receptacle and goal.kind in receptacle.holds,
-                held is not None and things[held].kind in receptacle.holds,
+                held_thing is not None and things[held_thing].kind in receptacle.holds,
                 bool(self.doubled) and goal.kind in receptacle.holds,
             )
             for receptacle in self.receptacles
         ]
-        kept = self._distinct_receptacles(roles)
+        distinct = self._distinct_receptacles(roles)
         self.tools, self.targets, self.places, self.doubled_places = list[int](), list[int](), list[int](), list[int]()
         self.counted = set[int]()
-        for index in kept:
+        for index in distinct:
             is_tool, counts, is_target, can_hold, can_hold_doubled = roles[index]
             if is_tool:
                 self.tools.append(index)
@@ -135,7 +135,9 @@ class _Search:
             if can_hold_doubled:
                 self.doubled_places.append(index)
         able = {index for index in self.wanted if "pickupable" in things[index].abilities}
-        self.sources = sorted((thing, index) for thing, index in self.start.lying if thing in able and index in kept)
+        self.sources = sorted(
+            (thing, index) for thing, index in self.start.lying if thing in able and index in distinct
+        )
 
     def _distinct_receptacles(self, roles: Sequence[tuple[bool, ...]]) -> list[int]:
         """Return the receptacles, without those at places that only repeat what other places offer."""
@@ -143,9 +145,9 @@ class _Search:
         for thing, index in self.start.lying:
             abilities = self.house.game.things[thing].abilities
             about = (name in abilities for name in ("pickupable", "toggleable", self.ability))
-            itself = thing if thing in self.doubled else -1
-            contents.setdefault(index, []).append((itself, thing in self.lamps, thing in self.start.done, *about))
-        kept: list[int] = []
+            identity = thing if thing in self.doubled else -1
+            contents.setdefault(index, []).append((identity, thing in self.lamps, thing in self.start.done, *about))
+        distinct: list[int] = []
         seen: Counter[object] = Counter()
         for location, indices in self.house.game.here.items():
             offers = [
@@ -153,12 +155,12 @@ class _Search:
                 for index in indices
                 if index in contents or any(roles[index])
             ]
-            look = tuple(sorted(offers))
-            alike = seen[look] if location != self.start.location else 0  # where one is is like no other place
-            seen[look] += location != self.start.location
-            if offers and alike < ALIKE:
-                kept += indices
-        return sorted(kept)
+            appearance = tuple(sorted(offers))
+            repeats = seen[appearance] if location != self.start.location else 0  # the player's own place is unique
+            seen[appearance] += location != self.start.location
+            if offers and repeats < ALIKE:
+                distinct += indices
+        return sorted(distinct)
 
     def _is_shut(self, receptacle: int) -> bool:
         return not self.house.is_accessible(receptacle)
@@ -180,7 +182,7 @@ class _Search:
     def deeds(self) -> list[Deed]:
         """Return the deeds of a shortest plan, found by A*."""
         best = {self.start: 0}
-        came: dict[_State, tuple[_State, Deed]] = {}
+        came_from: dict[_State, tuple[_State, Deed]] = {}
         queue: list[tuple[int, int, int, _State]] = [(self._bound(self.start), 0, 0, self.start)]
         # Ties go to the state that was pushed first, so the same plan is found every time.
         pushed = 0
@@ -190,17 +192,17 @@ class _Search:
             if spent > best[state]:
                 continue
             if self._bound(state) == 0:
-                found = []
-                while state in came:
-                    state, deed = came[state]
-                    found.append(deed)
-                return found[::-1]
-            for deed, cost, after in self._steps(state):
+                deeds = []
+                while state in came_from:
+                    state, deed = came_from[state]
+                    deeds.append(deed)
+                return deeds[::-1]
+            for deed, cost, successor in self._steps(state):
                 total = spent + cost
-                if total < best.get(after, total + 1):
-                    best[after], came[after] = total, (state, deed)
+                if total < best.get(successor, total + 1):
+                    best[successor], came_from[successor] = total, (state, deed)
                     pushed += 1
-                    heappush(queue, (total + self._bound(after), pushed, -total, after))
+                    heappush(queue, (total + self._bound(successor), pushed, -total, successor))
         raise GameError(f"{self.house.game.id} cannot be won from here")
 
     def _steps(self, state: _State) -> Iterator[tuple[Deed, int, _State]]:
@@ -213,29 +215,29 @@ class _Search:
         if state.held is None:
             yield from self._take_steps(state)
             return
-        held = state.held
-        ready = held in self.wanted and held in state.done
-        if held in self.wanted and not ready and self.ability in self.house.game.things[held].abilities:
+        held_thing = state.held
+        ready = held_thing in self.wanted and held_thing in state.done
+        if held_thing in self.wanted and not ready and self.ability in self.house.game.things[held_thing].abilities:
             for index in self.tools:
-                yield self._step(state, (self.verb, held, index), done=state.done | {held})
+                yield self._step(state, (self.verb, held_thing, index), done=state.done | {held_thing})
         # What is ready goes to its goal, unless a doubled thing lies there already and is only to be prepared.
-        if held == self.first_held and (not ready or self.doubled):
-            where = self.places
+        if held_thing == self.first_held and (not ready or self.doubled):
+            destinations = self.places
         elif ready:
-            where = self.doubled_places if held in self.doubled else self.targets
+            destinations = self.doubled_places if held_thing in self.doubled else self.targets
         else:
-            where = []
-        for index in where:
-            lying = state.lying | {(held, index)} if held in self.watched else state.lying
-            yield self._step(state, ("put", held, index), held=None, lying=lying)
+            destinations = []
+        for index in destinations:
+            lying = state.lying | {(held_thing, index)} if held_thing in self.watched else state.lying
+            yield self._step(state, ("put", held_thing, index), held=None, lying=lying)
 
     def _take_steps(self, state: _State) -> Iterator[tuple[Deed, int, _State]]:
         """Yield takes of things from where they lay at first. Taking up again what the plan put down cannot help."""
         tried = set()
         for pair in self.sources:
             thing, index = pair
-            itself = thing if thing in self.doubled else None
-            kind = (index, itself, thing in state.done, self.house.game.things[thing].abilities)
+            identity = thing if thing in self.doubled else None
+            kind = (index, identity, thing in state.done, self.house.game.things[thing].abilities)
             if pair in state.lying and kind not in tried:
                 tried.add(kind)
                 yield self._step(state, ("take", thing, index), held=thing, lying=state.lying - {pair})
@@ -257,23 +259,23 @@ class _Search:
             return self._place_bound(state)
         here = {thing for thing, index in state.lying if self.receptacles[index].location == state.location}
         lamps = self.lamps & here
-        light = 0 if lamps & state.done else 1 if lamps or self.lamps & state.done else 2
-        return light + (0 if state.held in self.wanted else 1 if state.held is None else 2)
+        lamp_bound = 0 if lamps & state.done else 1 if lamps or self.lamps & state.done else 2
+        return lamp_bound + (0 if state.held in self.wanted else 1 if state.held is None else 2)
 
     def _place_bound(self, state: _State) -> int:
         ready = Counter(i for thing, i in state.lying if i in self.counted and thing in state.done)
         missing = self.goal.count - max(ready.values(), default=0)
         if missing <= 0:
             return 0
-        here, held = state.location, state.held
+        here, held_thing = state.location, state.held
         if self.doubled:
-            return 1 if held in self.wanted else 2 + (held is not None)
+            return 1 if held_thing in self.wanted else 2 + (held_thing is not None)
         # Every missing object needs a take and a put; an object in the hand needs only its put.
-        if held in self.wanted:
-            if held in state.done:
+        if held_thing in self.wanted:
+            if held_thing in state.done:
                 return 2 * missing - 1 + (here not in self.at_target)
             if state.done:  # another is ready: perhaps it is better to put this one down
                 return 2
             return 2 * missing + (here not in self.at_tool) + self.tool_to_target
         walks = self.source_to_target if state.done else 1 + self.source_to_tool + self.tool_to_target
-        return 2 * missing + (held is not None) + (here not in self.at_source) + walks
+        return 2 * missing + (held_thing is not None) + (here not in self.at_source) + walks

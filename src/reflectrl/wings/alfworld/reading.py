@@ -31,8 +31,10 @@ def compile_game(game_id: str, problem: str, trajectory: Mapping[str, Any], word
     if task_type not in TYPES:
         raise GameError(f"task type {task_type!r} is none of {', '.join(TYPES)}")
     try:
-        written = trajectory.get("turk_annotations", {}).get("anns", [])
-        wordings = tuple(one["task_desc"].strip() for one in written if one.get("task_desc", "").strip())
+        annotations = trajectory.get("turk_annotations", {}).get("anns", [])
+        wordings = tuple(
+            annotation["task_desc"].strip() for annotation in annotations if annotation.get("task_desc", "").strip()
+        )
         game = _assemble(game_id, task_type, facts, _goal(task_type, literals), wording, wordings)
     except GameError:
         raise
@@ -63,37 +65,39 @@ def _goal(task_type: str, literals: frozenset[Fact]) -> Goal:
 def _assemble(
     game_id: str, task_type: str, facts: Sequence[Fact], goal: Goal, wording: str, annotations: tuple[str, ...]
 ) -> Game:
-    said: dict[str, list[Fact]] = {}
+    by_predicate: dict[str, list[Fact]] = {}
     for fact in facts:
-        said.setdefault(fact[0], []).append(fact)
+        by_predicate.setdefault(fact[0], []).append(fact)
     # The reference knows the things that occur in facts, whatever else the problem declares.
     ids = {word for fact in facts for word in fact[1:]}
     names = _names(ids)
-    things, receptacles = (_index(_pairs(said, predicate)) for predicate in ("objecttype", "receptacletype"))
+    things, receptacles = (_index(_pairs(by_predicate, predicate)) for predicate in ("objecttype", "receptacletype"))
     places = _index(word for word in ids if word.startswith("loc_bar_"))
-    locations = _pairs(said, "receptacleatlocation")
+    locations = _pairs(by_predicate, "receptacleatlocation")
     missing = sorted(set(receptacles) - set(locations))
-    if missing or "atlocation" not in said:
+    if missing or "atlocation" not in by_predicate:
         raise GameError(f"it does not say where {missing[0] if missing else 'the player'} is")
     return Game(
         id=game_id,
         type=task_type,
         goal=goal,
-        things=_things(said, things, names),
-        receptacles=_receptacles(said, receptacles, names, {r: places[where] for r, where in locations.items()}),
-        start=places[said["atlocation"][0][2]],
+        things=_things(by_predicate, things, names),
+        receptacles=_receptacles(
+            by_predicate, receptacles, names, {r: places[where] for r, where in locations.items()}
+        ),
+        start=places[by_predicate["atlocation"][0][2]],
         places=tuple(names[place] for place in places),
-        inside=_indexed(said.get("inreceptacle", ()), things, receptacles),
-        nested=_indexed(said.get("inreceptacleobject", ()), things, things),
-        at=_indexed(said.get("objectatlocation", ()), things, places),
+        inside=_indexed(by_predicate.get("inreceptacle", ()), things, receptacles),
+        nested=_indexed(by_predicate.get("inreceptacleobject", ()), things, things),
+        at=_indexed(by_predicate.get("objectatlocation", ()), things, places),
         wordings=annotations,
         wording=wording,
     )
 
 
 def _index(ids: Iterable[str]) -> dict[str, int]:
-    """PDDL name → its number, in the order of the names."""
-    return {name: number for number, name in enumerate(sorted(ids))}
+    """PDDL name → its index in the order of the names."""
+    return {name: index for index, name in enumerate(sorted(ids))}
 
 
 def _pairs(said: Mapping[str, list[Fact]], predicate: str) -> dict[str, str]:
@@ -110,8 +114,8 @@ def _things(said: Mapping[str, list[Fact]], ids: Iterable[str], names: Mapping[s
     states = {state: _ones(said, predicate) for predicate, state in _STATE_OF.items()}
     things = []
     for name in ids:
-        abilities = frozenset(ability for ability, who in able.items() if name in who)
-        initial = frozenset(state for state, who in states.items() if name in who)
+        abilities = frozenset(ability for ability, owners in able.items() if name in owners)
+        initial = frozenset(state for state, owners in states.items() if name in owners)
         things.append(Thing(names[name], kinds[name].removesuffix("type"), abilities, initial))
     return tuple(things)
 
@@ -144,11 +148,11 @@ def _names(ids: set[str]) -> dict[str, str]:
     """PDDL name → the name that players read: its kind and a number, counted down along the sorted names."""
     ends = {name: "basin" if "basin" in name else "" for name in sorted(ids) if "_bar_" in name}
     kinds = {name: name.split("_bar_", 1)[0] + end for name, end in ends.items()}
-    left = Counter(kinds.values())
+    next_number = Counter(kinds.values())
     names = {}
     for name, kind in kinds.items():
-        names[name] = f"{kind} {left[kind]}"
-        left[kind] -= 1
+        names[name] = f"{kind} {next_number[kind]}"
+        next_number[kind] -= 1
     return names
 
 

@@ -60,10 +60,10 @@ class ReferenceHouse:
         Raises:
             UserError: there is none.
         """
-        found = sorted(Path(source).glob(f"**/{game.id}/initial_state.pddl"))
-        if not found:
+        paths = sorted(Path(source).glob(f"**/{game.id}/initial_state.pddl"))
+        if not paths:
             raise UserError(f"alfworld: there is no {game.id}/initial_state.pddl in {source}")
-        return cls(found[0].read_text(encoding="utf-8"), game)
+        return cls(paths[0].read_text(encoding="utf-8"), game)
 
     def _begin(self, wording: str) -> None:
         domain, grammar = _rules()

@@ -64,9 +64,9 @@ def _to_lamp(beliefs: Beliefs, goal: Goal, legal: Collection[str], prior: bool) 
     because = f"Holding {beliefs.held}."
     if lamps:
         return Advice(lamps[0], f"{because} Here is a {goal.lamp}.")
-    known = beliefs.where(goal.lamp)
-    if known:
-        lamp, place = known[0]
+    located = beliefs.where(goal.lamp)
+    if located:
+        lamp, place = located[0]
         return _go(beliefs, place, legal, f"{because} {lamp} is at {place}.")
     return _search(beliefs, goal.lamp, legal, because, prior)
 
@@ -95,12 +95,12 @@ def _fetch(beliefs: Beliefs, goal: Goal, legal: Collection[str], prior: bool) ->
     place = target(beliefs, goal) if goal.receptacle else ""
     count = delivered(beliefs, goal, place)
     because = f"{count} of {goal.count} is in {place}." if count else ""
-    known = beliefs.where(goal.kind)
-    known = [(t, p) for t, p in known if p != place or not count or not is_prepared(beliefs, goal, t)]
-    if not known:
+    located = beliefs.where(goal.kind)
+    located = [(t, p) for t, p in located if p != place or not count or not is_prepared(beliefs, goal, t)]
+    if not located:
         return _search(beliefs, goal.kind, legal, because, prior)
-    takeable = [(t, p) for t, p in known if f"take {t} from {p}" in legal]
-    thing, where = (takeable or known)[0]
+    takeable = [(t, p) for t, p in located if f"take {t} from {p}" in legal]
+    thing, where = (takeable or located)[0]
     because = f"{because} {thing} is at {where}.".lstrip()
     if takeable:
         return Advice(f"take {thing} from {where}", because)
@@ -130,16 +130,16 @@ def reached(beliefs: Beliefs, goal: Goal) -> frozenset[str]:
     They are: "found" (a thing of the goal's kind was seen), "taken" (it is in the hand), "prepared" (it is in the state
     asked for, or a lamp is lit if the goal needs one), "placed" (it lies where it belongs).
     """
-    found = set()
+    milestones = set()
     holding = kind_of(beliefs.held) == goal.kind
     if holding or beliefs.where(goal.kind):
-        found.add("found")
+        milestones.add("found")
     if holding:
-        found.add("taken")
+        milestones.add("taken")
     verb = TREATMENTS[goal.state].verb if goal.state else ""
-    is_prepared_one = any(done == verb and kind_of(thing) == goal.kind for done, thing in beliefs.done)
-    if any(kind_of(lamp) == goal.lamp for lamp in beliefs.lit) or is_prepared_one:
-        found.add("prepared")
+    has_prepared = any(done == verb and kind_of(thing) == goal.kind for done, thing in beliefs.done)
+    if any(kind_of(lamp) == goal.lamp for lamp in beliefs.lit) or has_prepared:
+        milestones.add("prepared")
     if goal.receptacle and any(delivered(beliefs, goal, p) for p in beliefs.seen if kind_of(p) == goal.receptacle):
-        found.add("placed")
-    return frozenset(found)
+        milestones.add("placed")
+    return frozenset(milestones)

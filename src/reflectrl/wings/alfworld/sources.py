@@ -63,33 +63,33 @@ def open_sources(paths: Sequence[Path]) -> Iterator[Sources]:
     Raises:
         UserError: there is no such folder, it is in another layout, or an archive is damaged.
     """
-    found: dict[GamePath, dict[str, Read]] = {}
+    files: dict[GamePath, dict[str, Read]] = {}
     skipped: dict[GamePath, str] = {}
     with ExitStack() as stack:
         for path in paths:
             try:
-                here = list(_placed(path.expanduser(), stack))
+                members = list(_placed(path.expanduser(), stack))
             except OSError as error:
                 raise UserError(f"{path} cannot be read: {reason(error)}") from error
-            if not here:
+            if not members:
                 raise UserError(f"{path}: no ALFWorld games there; expected {LAYOUT}, in a folder or in archives")
-            for game, name, read in here:
+            for game, name, read in members:
                 # By its name alone, a game is not among the official sets: the rule of the reference's own loader.
                 barred = next((word for word in ("movable", "Sliced") if word in game.task + game.trial), "")
                 if barred or game.split not in SETS:
                     skipped[game] = f"{barred} in its name" if barred else f"in none of {', '.join(SETS)}"
                 else:
-                    found.setdefault(game, {})[name] = read
-        yield Sources(found, Counter(skipped.values()))
+                    files.setdefault(game, {})[name] = read
+        yield Sources(files, Counter(skipped.values()))
 
 
 def _placed(path: Path, stack: ExitStack) -> Iterator[tuple[GamePath, str, Read]]:
     if not path.exists():
         raise UserError(f"{path}: no such folder or archive")
     if path.is_dir():
-        inside = list(_in_folder(path.resolve()))
-        yield from inside
-        archives = [] if inside else sorted(one for one in path.iterdir() if one.name.endswith(ARCHIVES))
+        members = list(_in_folder(path.resolve()))
+        yield from members
+        archives = [] if members else sorted(entry for entry in path.iterdir() if entry.name.endswith(ARCHIVES))
     else:
         archives = [path]
     for archive in archives:
@@ -107,18 +107,18 @@ def _in_folder(folder: Path) -> Iterator[tuple[GamePath, str, Read]]:
     for root, _, names in os.walk(folder):
         for name in names:
             path = Path(root) / name
-            found = _game_path(path.parts)
-            if found:
-                yield *found, path.read_bytes
+            game_file = _game_path(path.parts)
+            if game_file:
+                yield *game_file, path.read_bytes
 
 
 def _in_archive(path: Path, stack: ExitStack) -> Iterator[tuple[GamePath, str, Read]]:
     reader = _in_zip if path.name.endswith(".zip") else _in_tar
     try:
         for name, read in reader(path, stack):
-            found = _game_path(PurePosixPath(name).parts)
-            if found:
-                yield *found, read
+            game_file = _game_path(PurePosixPath(name).parts)
+            if game_file:
+                yield *game_file, read
     except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         why = str(error).partition("\n")[0].rstrip(":")
         raise UserError(f"{path}: cut off, damaged or no archive at all ({why})") from error

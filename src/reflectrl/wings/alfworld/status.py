@@ -23,10 +23,10 @@ def plain_status(beliefs: Beliefs, wording: str) -> str:
     Args:
         wording: the task in words.
     """
-    named = {kind_of(thing) for things in beliefs.seen.values() for thing in things} & set(_words(wording))
-    known = [f"{thing} at {place}" for kind in sorted(named) for thing, place in beliefs.where(kind)]
+    kinds = {kind_of(thing) for things in beliefs.seen.values() for thing in things} & set(_words(wording))
+    seen = [f"{thing} at {place}" for kind in sorted(kinds) for thing, place in beliefs.where(kind)]
     left = " ".join(_by_kind(beliefs.left()))
-    lines = {"Seen": ", ".join(known) or "nothing", "Left": left or "nothing"}
+    lines = {"Seen": ", ".join(seen) or "nothing", "Left": left or "nothing"}
     return _lines(beliefs, wording, _holding(beliefs), lines)
 
 
@@ -111,4 +111,4 @@ def _by_kind(places: Iterable[str]) -> list[str]:
     kinds: dict[str, list[str]] = {}
     for place in places:
         kinds.setdefault(kind_of(place), []).append(place)
-    return [numbered(own) for own in kinds.values()]
+    return [numbered(group) for group in kinds.values()]

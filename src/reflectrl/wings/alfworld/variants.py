@@ -28,11 +28,11 @@ def redrawn(game: Game, variant: int) -> Game:
     """
     for attempt in range(100):
         rng = np.random.default_rng(named_seed("alfworld-variant", game.id, variant, attempt))
-        made = _moved(
+        candidate = _moved(
             replace(game, things=_renumbered(game.things, rng), receptacles=_renumbered(game.receptacles, rng)), rng
         )
-        if not House(made).is_won():
-            return made
+        if not House(candidate).is_won():
+            return candidate
     return game
 
 

@@ -75,19 +75,19 @@ def _facts(household: Household) -> list[str]:
     things, receptacles = household.things, household.receptacles
     kinds = set(things.values())
     holders = sorted({receptacle.kind for receptacle in receptacles})
-    facts: list[tuple[str, ...]] = [("receptacleType", one.name, f"{one.kind}Type") for one in receptacles]
+    facts: list[tuple[str, ...]] = [("receptacleType", fixture.name, f"{fixture.kind}Type") for fixture in receptacles]
     facts += [("objectType", name, f"{kind}Type") for name, kind in things.items()]
     facts += [("canContain", f"{r}Type", f"{kind}Type") for r in holders for kind in HOLDS.get(r, ()) if kind in kinds]
     facts += [("pickupable", name) for name, kind in things.items() if kind not in FIXED]
     facts += [("isReceptacleObject", name) for name, kind in things.items() if kind in ABLE["isReceptacleObject"]]
-    facts += [("openable", one.name) for one in receptacles if one.openable]
+    facts += [("openable", fixture.name) for fixture in receptacles if fixture.openable]
     facts.append(("atLocation", "agent1", household.start))
     for ability in ("cleanable", "heatable", "coolable", "toggleable", "sliceable"):
         facts += [(ability, name) for name, kind in things.items() if kind in ABLE[ability]]
         facts += [("isCool", name) for name in household.cool if ability == "coolable"]
     facts += [("inReceptacle", thing, receptacle) for thing, receptacle in household.inside]
     facts += [("inReceptacleObject", inner, outer) for inner, outer in household.nested]
-    facts += [("receptacleAtLocation", one.name, one.location) for one in receptacles]
+    facts += [("receptacleAtLocation", fixture.name, fixture.location) for fixture in receptacles]
     facts += [("objectAtLocation", thing, spot) for thing, spot in household.at]
     return [f"({' '.join(fact)})" for fact in facts]
 

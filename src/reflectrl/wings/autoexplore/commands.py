@@ -90,8 +90,9 @@ def outlined(repository: Repository, profiles: Profiles, path: str) -> Result:
     read = repository.read(path, CONTENT_BYTES)
     if isinstance(read, Unreadable):
         return _error(read)
-    lines = [f"{one.kind} {one.name}{one.signature}" + (f": {one.doc}" if one.doc else "")
-             for one in profiles.of(path).definitions]  # fmt: skip
+    lines = [f"{definition.kind} {definition.name}{definition.signature}"
+             + (f": {definition.doc}" if definition.doc else "")
+             for definition in profiles.of(path).definitions]  # fmt: skip
     return Result(cut("\n".join(lines))) if lines else Result("Warning: nothing is defined there", "warning")
 
 

@@ -59,14 +59,14 @@ class Comments:
 
     def bare(self, block: list[str]) -> str:
         """Return the text of a comment's lines without markers and decoration."""
-        said = []
+        bare_lines = []
         for line in map(str.strip, block):
             if (mark := self._line.match(line)) is not None:
                 line = line[mark.end() :]
             if self.opening:
                 line = line.removeprefix(self.opening).removesuffix(self.closing)
-            said.append(_DECORATION.sub("", line))
-        return "\n".join(said).strip("\n")
+            bare_lines.append(_DECORATION.sub("", line))
+        return "\n".join(bare_lines).strip("\n")
 
     def above(self, lines: list[str], number: int) -> str:
         """Return the first sentence of the comment right above line `number` (from 1); "" if there is none."""
@@ -86,34 +86,34 @@ class Comments:
                 break
             if block and not inside and self.opening and line.startswith(self.opening):
                 break
-        said = self.bare(block[::-1])
-        is_code = said.rstrip().endswith((";", "{", "}"))
-        return "" if inside or is_code or _DIRECTIVE.match(said) else sentence(said)
+        comment = self.bare(block[::-1])
+        is_code = comment.rstrip().endswith((";", "{", "}"))
+        return "" if inside or is_code or _DIRECTIVE.match(comment) else sentence(comment)
 
     def leading(self, text: str) -> str:
         """Return the first sentence of the comment about the file, licences skipped; "" if there is none."""
         for block in self._blocks(text.split("\n", _MOST_LEADING)[:_MOST_LEADING]):
             for paragraph in re.split(r"\n\s*\n", self.bare(block)):
-                told = "\n".join(line for line in paragraph.split("\n") if not _DIRECTIVE.search(line))
-                if _CREDITS.search(told):
+                prose = "\n".join(line for line in paragraph.split("\n") if not _DIRECTIVE.search(line))
+                if _CREDITS.search(prose):
                     break  # the rest of a licence comment is about the licence, too
-                said = sentence(told)
-                if " " in said:  # a single word is a name, not a description
-                    return said
+                description = sentence(prose)
+                if " " in description:  # a single word is a name, not a description
+                    return description
         return ""
 
     def _blocks(self, lines: list[str]) -> list[list[str]]:
         """Return the comments before the first line of code. Lines that are no comment separate them."""
         blocks: list[list[str]] = [[]]
         inside = False
-        for number, line in enumerate(map(str.strip, lines)):
+        for line_index, line in enumerate(map(str.strip, lines)):
             if inside:
                 blocks[-1].append(line)
                 inside = self.closing not in line
             elif self.opening and line.startswith(self.opening):
                 blocks.append([line])
                 inside = self.closing not in line[len(self.opening) :]
-            elif self.is_line(line) and not (number == 0 and line.startswith("#!")):
+            elif self.is_line(line) and not (line_index == 0 and line.startswith("#!")):
                 blocks[-1].append(line)
             elif not line or line.startswith("#!") or _PASSED_OVER.fullmatch(line):
                 blocks.append([])

@@ -97,25 +97,30 @@ class AutoExploreEnv(TextEnv):
         stage = stage or "all"
         require_known("autoexplore", "stage", stage, self.stages)
         tasks = []
-        for one in self._questions(split):
-            if min(map(depth, one.gold)) <= STAGES.get(stage, 1_000):
-                question = f"Find {one.gold[0]}" if self.easy else one.question
-                about = {"question": question, "repo": one.repo, "gold": list(one.gold), "source": one.source}
-                tasks.append(Task(one.id, "autoexplore", about, split, stage))
+        for question in self._questions(split):
+            if min(map(depth, question.gold)) <= STAGES.get(stage, 1_000):
+                text = f"Find {question.gold[0]}" if self.easy else question.question
+                payload = {
+                    "question": text,
+                    "repo": question.repo,
+                    "gold": list(question.gold),
+                    "source": question.source,
+                }
+                tasks.append(Task(question.id, "autoexplore", payload, split, stage))
         return tasks
 
     def _questions(self, split: str) -> list[Question]:
         library = open_library(self.library)
         require_known("autoexplore", "split", split, library.splits)
-        found = [
-            one
-            for one in library.questions(split)
-            if (not self.sources or one.source in self.sources) and (not self.repos or one.repo in self.repos)
+        questions = [
+            question
+            for question in library.questions(split)
+            if (not self.sources or question.source in self.sources) and (not self.repos or question.repo in self.repos)
         ]
-        if not found:
+        if not questions:
             raise UserError(f"autoexplore: no questions of these sources and repositories in {split!r}")
-        count = min(self.limit or len(found), len(found))
-        return [found[i * len(found) // count] for i in range(count)]
+        count = min(self.limit or len(questions), len(questions))
+        return [questions[i * len(questions) // count] for i in range(count)]
 
     def card_settings(self) -> Mapping[str, Any]:
         """Return the settings that determine the prompts and actions of a walk."""

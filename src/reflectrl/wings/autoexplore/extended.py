@@ -72,33 +72,33 @@ class ExtendedWalk:
     def commands(self) -> Mapping[str, Command]:
         if self._legal:
             return self._legal
-        found = self._legal = self._searches() | self._moves()
+        legal = self._legal = self._searches() | self._moves()
         for path, label in self.labels.items():
-            found[f"id {label}"] = Command("id", path)
-            found |= {f"{verb} {label}": Command(verb, path) for verb in LOOKS if (verb, path) not in self.looked}
-        return found
+            legal[f"id {label}"] = Command("id", path)
+            legal |= {f"{verb} {label}": Command(verb, path) for verb in LOOKS if (verb, path) not in self.looked}
+        return legal
 
     def _searches(self) -> dict[str, Command]:
         words = self.finder.words(self.question)
-        found = {"search": Command("search")} if words and "" not in self.searched else {}
+        searches = {"search": Command("search")} if words and "" not in self.searched else {}
         for word in words[:WORDS]:
             if word not in self.searched:
-                found[f"search {word}"] = Command("search", word)
+                searches[f"search {word}"] = Command("search", word)
         if self.searched and self._found < len(self._ranked(self.searched[-1])):
-            found["more"] = Command("more")
-        return found
+            searches["more"] = Command("more")
+        return searches
 
     def _moves(self) -> dict[str, Command]:
         if not self._listed:
             return {"ls": Command("ls")}
         folder = self.view.folder(self.folder)
-        found = {"cd ..": Command("cd", parent(self.folder))} if self.folder else {}
-        found |= {
+        moves = {"cd ..": Command("cd", parent(self.folder))} if self.folder else {}
+        moves |= {
             f"cd {shown(name)}": Command("cd", joined(self.folder, name)) for name in folder.folders[: self._listed]
         }
         if self._listed < len(folder.folders) + len(folder.files):
-            found["next"] = Command("next")
-        return found
+            moves["next"] = Command("next")
+        return moves
 
     def do(self, action: str) -> Result:
         result = self._carried_out(self.commands()[action])
@@ -172,20 +172,22 @@ class ExtendedWalk:
         """
         if target in self.labels:
             return [f"id {self.labels[target]}"]
-        ways = self._ways_by_search(target)
-        natural = next((way for way in ways if way[0] in NATURAL and len(way) <= PATIENCE), None)
-        way = natural or min([*ways, self._way_by_folders(target)], key=len)
-        return [*way, f"id {self._label_then(way, target)}"]
+        sequences = self._ways_by_search(target)
+        natural = next(
+            (sequence for sequence in sequences if sequence[0] in NATURAL and len(sequence) <= PATIENCE), None
+        )
+        sequence = natural or min([*sequences, self._way_by_folders(target)], key=len)
+        return [*sequence, f"id {self._label_then(sequence, target)}"]
 
     def _ways_by_search(self, target: str) -> list[list[str]]:
         """Return sequences that begin with "more", with "search", and with searches for words, in this order."""
-        ways = []
-        if self.searched and (place := self._rank(self.searched[-1], target)) >= self._found:
-            ways.append(["more"] * ((place - self._found) // self.hits + 1))
+        sequences = []
+        if self.searched and (rank := self._rank(self.searched[-1], target)) >= self._found:
+            sequences.append(["more"] * ((rank - self._found) // self.hits + 1))
         for action, command in self._searches().items():
-            if command.verb == "search" and (place := self._rank(command.path, target)) >= 0:
-                ways.append([action] + ["more"] * (place // self.hits))
-        return ways
+            if command.verb == "search" and (rank := self._rank(command.path, target)) >= 0:
+                sequences.append([action] + ["more"] * (rank // self.hits))
+        return sequences
 
     def _rank(self, words: str, target: str) -> int:
         """Return the rank of a file in a search, from 0; -1 if the search does not find the file."""
@@ -193,24 +195,24 @@ class ExtendedWalk:
         return ranked.index(target) if target in ranked else -1
 
     def _way_by_folders(self, target: str) -> list[str]:
-        way: list[str] = []
+        actions: list[str] = []
         folder, listed = self.folder, self._listed
         while folder and not target.startswith(f"{folder}/"):
-            way += ([] if listed else ["ls"]) + ["cd .."]
+            actions += ([] if listed else ["ls"]) + ["cd .."]
             folder, listed = parent(folder), self.page
         if not listed:
-            way, listed = [*way, "ls"], self.page
+            actions, listed = [*actions, "ls"], self.page
         while "/" in (rest := target[len(folder) + 1 if folder else 0 :]):
             name = rest.split("/")[0]
-            way += [*self._turns(folder, listed, name, True), f"cd {shown(name)}"]
+            actions += [*self._turns(folder, listed, name, True), f"cd {shown(name)}"]
             folder, listed = joined(folder, name), self.page
-        return [*way, *self._turns(folder, listed, rest, False)]
+        return [*actions, *self._turns(folder, listed, rest, False)]
 
     def _turns(self, folder: str, listed: int, name: str, is_folder: bool) -> list[str]:
         """Return the `next` actions that are needed until an entry is shown."""
-        found = self.view.folder(folder)
-        place = found.folders.index(name) if is_folder else len(found.folders) + found.files.index(name)
-        return ["next"] * max(0, place // self.page + 1 - listed // self.page)
+        contents = self.view.folder(folder)
+        index = contents.folders.index(name) if is_folder else len(contents.folders) + contents.files.index(name)
+        return ["next"] * max(0, index // self.page + 1 - listed // self.page)
 
     def _label_then(self, actions: list[str], target: str) -> str:
         """Return the label that a file gets after some actions, by executing them and restoring the state."""
@@ -229,7 +231,7 @@ class ExtendedWalk:
         return (*progress, self._together, self._history)
 
     def set_state(self, state: Any) -> None:
-        self.folder, self._listed, labels, self.looked, self.searched, self._found, *texts = state
-        self._together, self._history = texts
+        self.folder, self._listed, labels, self.looked, self.searched, self._found, *rest = state
+        self._together, self._history = rest
         self.labels = dict(labels)
         self._legal = {}

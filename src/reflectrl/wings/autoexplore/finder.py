@@ -43,26 +43,26 @@ class Profile:
 
 def profile(path: str, text: str) -> Profile:
     """Compute the profile of a file."""
-    definitions, said = outline(path, text), about(path, text)
-    places = {word: ANYWHERE | OFTEN * (times >= ENOUGH) for word, times in count_words(text).items()}
+    definitions, description = outline(path, text), about(path, text)
+    flags = {word: ANYWHERE | OFTEN * (times >= ENOUGH) for word, times in count_words(text).items()}
     parts = {
         PATH | ANYWHERE: path,
         NAMES: " ".join([definition.name for definition in definitions]),
-        DOCS: " ".join([said, *(definition.doc for definition in definitions)]),
+        DOCS: " ".join([description, *(definition.doc for definition in definitions)]),
     }
-    for place, part in parts.items():
+    for flag, part in parts.items():
         for word in distinct_words(part):
-            places[word] = places.get(word, 0) | place
+            flags[word] = flags.get(word, 0) | flag
     # The words of a definition reach from its first line to the next definition.
     holders: dict[str, list[int]] = {}
     lines = text.split("\n")
     ends = [*(definition.line - 1 for definition in definitions[1:]), len(lines)]
-    for number, (definition, end) in enumerate(zip(definitions, ends, strict=False)):
+    for index, (definition, end) in enumerate(zip(definitions, ends, strict=False)):
         start = definition.line - 1
-        own = lines[start : min(max(end, start + 1), start + PASSAGE_LINES)]
-        for word in distinct_words("\n".join([definition.parent, definition.name, *own])):
-            holders.setdefault(word, []).append(number)
-    return Profile(said, definitions, places, {word: tuple(numbers) for word, numbers in holders.items()})
+        passage = lines[start : min(max(end, start + 1), start + PASSAGE_LINES)]
+        for word in distinct_words("\n".join([definition.parent, definition.name, *passage])):
+            holders.setdefault(word, []).append(index)
+    return Profile(description, definitions, flags, {word: tuple(indices) for word, indices in holders.items()})
 
 
 def weigh(profile: Profile, weights: Mapping[str, float]) -> Shares:
@@ -72,16 +72,16 @@ def weigh(profile: Profile, weights: Mapping[str, float]) -> Shares:
         weights: word of the question → weight (rarity). They need not be normalized.
     """
     total = sum(weights.values()) or 1.0
-    standing = [(weight, profile.places[word]) for word, weight in weights.items() if word in profile.places]
+    occurring = [(weight, profile.places[word]) for word, weight in weights.items() if word in profile.places]
     path, names, docs, anywhere, often = (
-        sum([weight for weight, places in standing if places & place]) / total
-        for place in (PATH, NAMES, DOCS, ANYWHERE, OFTEN)
+        sum([weight for weight, flags in occurring if flags & flag]) / total
+        for flag in (PATH, NAMES, DOCS, ANYWHERE, OFTEN)
     )
     sums = [0.0] * len(profile.definitions)
     for word, weight in weights.items():
-        own = weight / total
-        for number in profile.holders.get(word, ()):
-            sums[number] += own
+        share = weight / total
+        for index in profile.holders.get(word, ()):
+            sums[index] += share
     return path, names, docs, anywhere, often, max(sums, default=0.0)
 
 
@@ -136,8 +136,8 @@ class Finder:
 
     def ranked(self, question: str, words: str, view: View) -> tuple[str, ...]:
         """Return the paths that a search for `words` finds, best first; "" searches for the whole question."""
-        found = self._order(question, words)
-        return tuple(path for path in found if view.shows(path)) if view.left_out else found
+        paths = self._order(question, words)
+        return tuple(path for path in paths if view.shows(path)) if view.left_out else paths
 
     def promise(self, path: str, question: str) -> float:
         """Return the score of a file for a question: the weighted sum of its features."""
@@ -159,19 +159,19 @@ class Finder:
         """Return the top files by BM25, best first → score divided by the best score."""
         if not spoken(words):
             return {}
-        found = self.search.rank(words, DEEPEST)
-        return {path: score / found[0][1] for path, score in found}
+        ranking = self.search.rank(words, DEEPEST)
+        return {path: score / ranking[0][1] for path, score in ranking}
 
     def _ordered(self, question: str, words: str) -> tuple[str, ...]:
-        found = list(self._bm25(words or question))
-        first = sorted(found[:WEIGHED], key=lambda path: -self.promise(path, question))  # ties keep BM25's order
-        return (*first, *found[WEIGHED:])
+        paths = list(self._bm25(words or question))
+        reranked = sorted(paths[:WEIGHED], key=lambda path: -self.promise(path, question))  # ties keep BM25's order
+        return (*reranked, *paths[WEIGHED:])
 
     def _words(self, question: str) -> tuple[str, ...]:
         """Return the words of a question that occur in the repository, rarest first, spelled as in the question."""
         weights, forms = self._weights(question)
-        known = [word for word in weights if self.search.occurs(word)]
-        return tuple(forms[word] for word in sorted(known, key=lambda word: (-weights[word], word)))
+        occurring = [word for word in weights if self.search.occurs(word)]
+        return tuple(forms[word] for word in sorted(occurring, key=lambda word: (-weights[word], word)))
 
     def _weighed(self, question: str) -> tuple[dict[str, float], dict[str, str]]:
         """Return the weight of each word of a question, and the form in which the word first occurs."""

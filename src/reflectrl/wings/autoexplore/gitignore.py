@@ -64,9 +64,9 @@ class Rules:
 
     def __init__(self, base: str, text: str) -> None:
         self._start = len(base) + 1 if base else 0
-        lines = (each for line in text.removeprefix("\ufeff").split("\n") for each in _readings(line))
-        found = (rule for line in lines if (rule := _rule(line)) is not None)
-        self._rules = list(islice(found, MOST_RULES))[::-1]
+        lines = (reading for line in text.removeprefix("\ufeff").split("\n") for reading in _readings(line))
+        rules = (rule for line in lines if (rule := _rule(line)) is not None)
+        self._rules = list(islice(rules, MOST_RULES))[::-1]
         self._any = _compiled("|".join(f"(?:{rule.pattern})" for rule, _ in self._rules) or "(?!)")
 
     def verdict(self, path: str) -> bool | None:
@@ -79,7 +79,7 @@ class Rules:
 
 def is_ignored(path: str, rules: tuple[Rules, ...]) -> bool:
     """Return whether the rules from the root down to an entry ignore it. A folder's path ends with "/"."""
-    verdicts = (each.verdict(path) for each in reversed(rules))
+    verdicts = (file_rules.verdict(path) for file_rules in reversed(rules))
     return next((verdict for verdict in verdicts if verdict is not None), False)
 
 
@@ -121,24 +121,24 @@ def _plain(line: str) -> str:
     Raises:
         ValueError: git does not know a class either, or a bracket has no end. Such a rule matches nothing.
     """
-    found, i = list[str](), 0
+    pieces, i = list[str](), 0
     while i < len(line):
         if line[i] == "[":
             end = _bracket_end(line, i)
-            found.append(_POSIX_CLASS.sub(_ranges, line[i:end]))
+            pieces.append(_POSIX_CLASS.sub(_ranges, line[i:end]))
             i = end
         elif line[i] == "\\":
-            found.append(line[i : i + 2])
+            pieces.append(line[i : i + 2])
             i += 2
         else:
-            found.append(line[i])
+            pieces.append(line[i])
             i += 1
-    outer = _outer_space(found)
+    outer = _outer_space(pieces)
     if len(outer) > LONGEST_NAME:
         raise ValueError("longer than any name")
-    for place in outer:
-        found[place] = f"[{found[place]}]"
-    return "".join(found)
+    for index in outer:
+        pieces[index] = f"[{pieces[index]}]"
+    return "".join(pieces)
 
 
 def _bracket_end(line: str, start: int) -> int:

@@ -233,24 +233,24 @@ class _Walk:
             same_rules = former.ignore_file is None or former.ignore_file == _ignore_file(descriptor)
             if same_rules:
                 return former
-        found = entries(descriptor)
+        children = entries(descriptor)
         rules, ignore_file = outer, None
-        if path and any(name == ".git" for name, _ in found):
+        if path and any(name == ".git" for name, _ in children):
             rules = ()  # a submodule or another clone, in which only its own rules count
-        if self.filters.ignored and (".gitignore", "file") in found:
+        if self.filters.ignored and (".gitignore", "file") in children:
             ignore_file = _ignore_file(descriptor)
             if ignore_file is not None:
                 rules = (*rules, Rules(path, ignore_file.decode("utf-8", "surrogateescape")))
-        kept: dict[Kind, list[str]] = {"file": [], "folder": []}
+        names: dict[Kind, list[str]] = {"file": [], "folder": []}
         left_out: Counter[str] = Counter()
-        for name, kind in found:
+        for name, kind in children:
             reason = self._reason(path, name, kind, rules)
             if reason is None:
-                kept[kind].append(name)
+                names[kind].append(name)
             else:
                 left_out[reason] += 1
-        files, folders = tuple(kept["file"]), tuple(kept["folder"])
-        return Listing(version, outer, rules, ignore_file, files, folders, left_out, len(found))
+        files, folders = tuple(names["file"]), tuple(names["folder"])
+        return Listing(version, outer, rules, ignore_file, files, folders, left_out, len(children))
 
     def _reason(self, folder: str, name: str, kind: Kind, rules: tuple[Rules, ...]) -> str | None:
         """Return the reason to leave out an entry because of its name or its kind; None to keep it."""

@@ -49,17 +49,17 @@ def legible(repository: Repository, path: str) -> Legible:
 
     A notebook of more than `CONTENT_BYTES` loses its outputs, so that the source of all its cells can be found.
     """
-    found = repository.read(path, CONTENT_BYTES)
-    if not isinstance(found, Text):
+    content = repository.read(path, CONTENT_BYTES)
+    if not isinstance(content, Text):
         return Legible("")
-    text, notebook = without_encoded(found.text), path.endswith(".ipynb")
-    if not found.complete and (notebook or len(text) < len(found.text)):
-        whole = repository.read(path, WITH_ENCODED_BYTES)
-        if isinstance(whole, Text):
-            found, text = whole, without_encoded(whole.text)
+    text, notebook = without_encoded(content.text), path.endswith(".ipynb")
+    if not content.complete and (notebook or len(text) < len(content.text)):
+        longer = repository.read(path, WITH_ENCODED_BYTES)
+        if isinstance(longer, Text):
+            content, text = longer, without_encoded(longer.text)
     if notebook and len(text) > CONTENT_BYTES:
         text = _without_outputs(text)
-    return Legible(text[:CONTENT_BYTES], found.complete and len(text) <= CONTENT_BYTES)
+    return Legible(text[:CONTENT_BYTES], content.complete and len(text) <= CONTENT_BYTES)
 
 
 def without_encoded(text: str) -> str:
@@ -80,20 +80,20 @@ def _words_in(run: str) -> str:
 def _is_encoded(run: str) -> bool:
     """Return whether lower case, upper case and digits alternate as often as in random data."""
     kinds = run.replace("\\n", "").translate(_KINDS)
-    changes = sum(one != other for one, other in pairwise(kinds))
+    changes = sum(left != right for left, right in pairwise(kinds))
     return changes > CHANGES * len(kinds)
 
 
 def _without_outputs(text: str) -> str:
     """Blank the outputs of a notebook's cells. The notebook must be formatted line by line, as Jupyter does."""
-    kept, closing = list[str](), ""
+    lines, closing = list[str](), ""
     for line in text.split("\n"):
         if closing:
             closing = "" if line.rstrip(",") == closing else closing
-            kept.append("")
+            lines.append("")
         elif line.strip() == _OUTPUTS:
             closing = line.removesuffix(_OUTPUTS) + "]"
-            kept.append("")
+            lines.append("")
         else:
-            kept.append(line)
-    return "\n".join(kept)
+            lines.append(line)
+    return "\n".join(lines)

@@ -54,13 +54,13 @@ class Library:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        entries = [_entry_of(row, place) for row, place in rows_of(folder / REPOS)]
+        entries = [_entry_of(row, location) for row, location in rows_of(folder / REPOS)]
         self.repos: Mapping[str, RepoEntry] = MappingProxyType({entry.name: entry for entry in entries})
         """Name → entry of each repository."""
-        found = sorted(path.stem for path in (folder / QUESTIONS).glob("*.jsonl"))
+        names = sorted(path.stem for path in (folder / QUESTIONS).glob("*.jsonl"))
         self.splits = (
-            *(split for split in SPLITS if split in found),
-            *(split for split in found if split not in SPLITS),
+            *(split for split in SPLITS if split in names),
+            *(split for split in names if split not in SPLITS),
         )
         """Names of the sets of questions: the splits, then the imported sets."""
         self.questions = cache(self._questions)
@@ -125,12 +125,12 @@ def _opened(path: Path, changed: int) -> Library:
 
 
 def _entry_of(row: object, location: str) -> RepoEntry:
-    known = [field.name for field in fields(RepoEntry)]
+    keys = [field.name for field in fields(RepoEntry)]
     if not isinstance(row, dict) or not {"name", "split"} <= set(row):
         raise UserError(f"{location}: no repository: it needs a name and a split")
-    given = {key: row.get(key, "") for key in known}
-    if not all(isinstance(value, str) for value in given.values()):
+    arguments = {key: row.get(key, "") for key in keys}
+    if not all(isinstance(value, str) for value in arguments.values()):
         raise UserError(f"{location}: no repository: its values are not texts")
-    if not given["name"] or "/" in given["name"] or given["name"].startswith("."):
-        raise UserError(f"{location}: {given['name']!r} is no name of a repository")
-    return RepoEntry(**given)
+    if not arguments["name"] or "/" in arguments["name"] or arguments["name"].startswith("."):
+        raise UserError(f"{location}: {arguments['name']!r} is no name of a repository")
+    return RepoEntry(**arguments)

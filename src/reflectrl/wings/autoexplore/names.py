@@ -71,13 +71,13 @@ def tree(files: Iterable[str]) -> dict[str, Folder]:
     """Return path → contents of every folder above the files, always including the root ("")."""
     folders: defaultdict[str, list[str]] = defaultdict(list)
     names: defaultdict[str, list[str]] = defaultdict(list)
-    known = {""}
+    paths = {""}
     for file in files:
         folder, _, name = file.rpartition("/")
         names[folder].append(name)
-        while folder not in known:
-            known.add(folder)
+        while folder not in paths:
+            paths.add(folder)
             outer, _, inner = folder.rpartition("/")
             folders[outer].append(inner)
             folder = outer
-    return {path: Folder(path, tuple(sorted(folders[path])), tuple(sorted(names[path]))) for path in sorted(known)}
+    return {path: Folder(path, tuple(sorted(folders[path])), tuple(sorted(names[path]))) for path in sorted(paths)}

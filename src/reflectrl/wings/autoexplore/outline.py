@@ -63,17 +63,17 @@ def outline(path: str, text: str) -> tuple[Definition, ...]:
         return tuple(islice(_OUTLINES[suffix](text), MOST_DEFINITIONS))
     if suffix not in LANGUAGES:
         return ()
-    found: Iterable[Definition] | None = python_outline(text) if suffix in ("py", "pyi") else None
-    if found is None:
-        found = code_outline(text, LANGUAGES[suffix], comments_of(path) or HASH)
-    kept, constants = [], set()  # a constant counts once, at its first assignment
-    for each in found:
-        if each.kind != "constant" or (each.name, each.parent) not in constants:
-            kept.append(each)
-        constants.add((each.name, each.parent))
-        if len(kept) == MOST_DEFINITIONS:
+    definitions: Iterable[Definition] | None = python_outline(text) if suffix in ("py", "pyi") else None
+    if definitions is None:
+        definitions = code_outline(text, LANGUAGES[suffix], comments_of(path) or HASH)
+    distinct, constants = [], set()  # a constant counts once, at its first assignment
+    for definition in definitions:
+        if definition.kind != "constant" or (definition.name, definition.parent) not in constants:
+            distinct.append(definition)
+        constants.add((definition.name, definition.parent))
+        if len(distinct) == MOST_DEFINITIONS:
             break
-    return tuple(kept)
+    return tuple(distinct)
 
 
 def about(path: str, text: str) -> str:
@@ -93,21 +93,21 @@ def about(path: str, text: str) -> str:
     if suffix == "txt" or not suffix:
         prose = text[:4000].lstrip("\n =-*#~")
         return sentence(prose) if comments is None else comments.leading(text)
-    told = _of_package(path, suffix, text) or (comments.leading(text) if comments else "")
-    return told or _of_namesake(path, text)
+    description = _of_package(path, suffix, text) or (comments.leading(text) if comments else "")
+    return description or _of_namesake(path, text)
 
 
 def _of_package(path: str, suffix: str, text: str) -> str:
     """Return the description in a package file, module docstring or page title; "" if there is none."""
     if suffix in ("toml", "ini", "cfg", "yaml", "yml"):
         return settings_about(text, outline(path, text))
-    if suffix in ("py", "pyi", "pyx", "pxd") and (said := module_docstring(text)):
-        return said
-    wanted = _SETUP if path.endswith("setup.py") else _SUMMARY if suffix == "gemspec" else None
-    if wanted is None:
-        wanted = _TITLE if suffix in ("html", "htm", "xml", "csproj", "nuspec") else None
-    found = wanted.search(text) if wanted else None
-    return sentence(found[found.re.groups]) if found else ""
+    if suffix in ("py", "pyi", "pyx", "pxd") and (docstring := module_docstring(text)):
+        return docstring
+    pattern = _SETUP if path.endswith("setup.py") else _SUMMARY if suffix == "gemspec" else None
+    if pattern is None:
+        pattern = _TITLE if suffix in ("html", "htm", "xml", "csproj", "nuspec") else None
+    match = pattern.search(text) if pattern else None
+    return sentence(match[match.re.groups]) if match else ""
 
 
 def _of_namesake(path: str, text: str) -> str:
@@ -115,8 +115,12 @@ def _of_namesake(path: str, text: str) -> str:
     stem = _letters(path.rpartition("/")[2].partition(".")[0])
     if stem not in map(_letters, _CLASSES.findall(text)):
         return ""  # saves the outline of the whole file
-    classes = (each for each in outline(path, text) if each.kind == "class" and _letters(each.name) == stem)
-    return next((each.doc for each in classes if each.doc), "")
+    classes = (
+        definition
+        for definition in outline(path, text)
+        if definition.kind == "class" and _letters(definition.name) == stem
+    )
+    return next((definition.doc for definition in classes if definition.doc), "")
 
 
 def _letters(name: str) -> str:

@@ -40,16 +40,16 @@ def code_outline(text: str, language: Language, comments: Comments) -> Iterator[
     # Comments, strings and overlong lines become blanks. The length is kept, so that offsets fit the original text.
     masked = language.masked.sub(lambda match: _blank(match[0]), text)
     masked = "\n".join(line if len(line) <= LONGEST_LINE else " " * len(line) for line in masked.split("\n"))
-    found = _matches(masked, language)
+    matches = _matches(masked, language)
     lines = text.split("\n")
     scopes: list[_Scope] = []
-    for number, line in enumerate(masked.split("\n"), 1):
+    for line_number, line in enumerate(masked.split("\n"), 1):
         if not line or line.isspace():
             continue
         indent = len(line) - len(line.lstrip())
         while scopes and scopes[-1].indent >= indent and not _GOES_ON.match(line):
             scopes.pop()
-        kind, match = found.get(number, ("", None))
+        kind, match = matches.get(line_number, ("", None))
         if match is None or not (scopes[-1].is_class if scopes else kind != "method"):  # inside a function
             continue
         name = match["name"]
@@ -57,11 +57,11 @@ def code_outline(text: str, language: Language, comments: Comments) -> Iterator[
             enclosing = match.groupdict().get("parent") or (scopes[-1].name if scopes else "")
             kind = "method" if kind == "function" and enclosing else kind
             if language is not PYTHON:
-                doc = comments.above(lines, number)
+                doc = comments.above(lines, line_number)
             else:
                 doc = _doc(text, masked, match) if kind != "constant" else ""
             signature = _signature(text, masked, match, language)
-            yield Definition(number, kind, one_line(name), enclosing, doc, signature)
+            yield Definition(line_number, kind, one_line(name), enclosing, doc, signature)
         if kind != "constant":
             scopes.append(_Scope(indent, name, kind in ("class", "within")))
 
@@ -76,11 +76,11 @@ def _matches(masked: str, language: Language) -> dict[int, tuple[str, re.Match[s
     for kind, expression in language.rules:
         for match in expression.finditer(masked):
             by_start.setdefault(match.start(), (kind, match))
-    found, line, reached = {}, 1, 0
+    by_line, line, reached = {}, 1, 0
     for start in sorted(by_start):
         line, reached = line + masked.count("\n", reached, start), start
-        found[line] = by_start[start]
-    return found
+        by_line[line] = by_start[start]
+    return by_line
 
 
 def _doc(text: str, masked: str, match: re.Match[str]) -> str:
@@ -103,15 +103,15 @@ def _signature(text: str, masked: str, match: re.Match[str], language: Language)
 def _between_commas(masked: str, start: int) -> Iterator[tuple[int, int]]:
     """Yield start and end of each parameter, up to the parenthesis that closes the one before `start`."""
     depth = 0
-    for place in range(start, min(len(masked), start + _MOST_PARAMETERS)):
-        character = masked[place]
+    for position in range(start, min(len(masked), start + _MOST_PARAMETERS)):
+        character = masked[position]
         if character in "([{<":
             depth += 1
-        elif depth and (character in ")]}" or (character == ">" and masked[place - 1] not in "-=")):
+        elif depth and (character in ")]}" or (character == ">" and masked[position - 1] not in "-=")):
             depth -= 1
         elif not depth and character in ",)":
-            yield start, place
-            start = place + 1
+            yield start, position
+            start = position + 1
             if character == ")":
                 return
 

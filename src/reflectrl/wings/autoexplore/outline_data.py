@@ -48,9 +48,9 @@ def ini_outline(text: str) -> Iterator[Definition]:
 def yaml_outline(text: str) -> Iterator[Definition]:
     """Yield keys at the top level."""
     lines = text.split("\n")
-    for number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         if (match := _YAML_KEY.match(line)) is not None:
-            yield Definition(number, "key", _unquoted(match[1]), "", _doc(lines, number, HASH))
+            yield Definition(line_number, "key", _unquoted(match[1]), "", _doc(lines, line_number, HASH))
 
 
 def json_outline(text: str, one_per_line: bool = False) -> Iterator[Definition]:
@@ -72,21 +72,21 @@ def csv_outline(text: str, delimiter: str = "") -> Iterator[Definition]:
 def csv_header(text: str, delimiter: str = "") -> tuple[int, list[str]]:
     """Return the first line (from 1) that is no comment, and its cells if they are names: unique and no numbers."""
     lines = text.split("\n", _MOST_REMARKS)
-    place = next((place for place, line in enumerate(lines[:_MOST_REMARKS]) if not line.startswith("#")), 0)
-    delimiter = delimiter or max(",;\t|", key=lines[place].count)
+    index = next((index for index, line in enumerate(lines[:_MOST_REMARKS]) if not line.startswith("#")), 0)
+    delimiter = delimiter or max(",;\t|", key=lines[index].count)
     try:
-        cells = [one_line(cell) for cell in next(csv.reader([lines[place]], delimiter=delimiter), [])]
+        cells = [one_line(cell) for cell in next(csv.reader([lines[index]], delimiter=delimiter), [])]
     except csv.Error:
         return 1, []
     named = all(cell and not _NUMBER.fullmatch(cell[:100]) for cell in cells[1:]) and any(cells)
     columns = [cell for cell in cells if cell]  # the first is empty if it numbers the rows
-    return place + 1, columns[:_MOST_COLUMNS] if named and len(set(columns)) == len(columns) else []
+    return index + 1, columns[:_MOST_COLUMNS] if named and len(set(columns)) == len(columns) else []
 
 
 def json_about(text: str) -> str:
     """Return the description in the top-level object; "" if there is none."""
-    told = {key.name: key.value for key in _json_keys(text) if key.value and key.name in _ABOUT}
-    return next((sentence(told[name]) for name in _ABOUT if name in told), "")
+    values = {key.name: key.value for key in _json_keys(text) if key.value and key.name in _ABOUT}
+    return next((sentence(values[name]) for name in _ABOUT if name in values), "")
 
 
 def settings_about(text: str, outline: tuple[Definition, ...]) -> str:
@@ -98,19 +98,19 @@ def settings_about(text: str, outline: tuple[Definition, ...]) -> str:
                 value = re.split("[=:]", lines[key.line - 1], maxsplit=1)[-1].strip().strip("\"',")
                 if value in ("|", ">", ">-", "|-", ""):  # the value is indented below
                     value = "\n".join(line for line in lines[key.line : key.line + 5] if line[:1].isspace())
-                if said := sentence(value):
-                    return said
+                if description := sentence(value):
+                    return description
     return ""
 
 
 def _settings(text: str, comments: Comments) -> Iterator[Definition]:
     lines, section = text.split("\n"), ""
-    for number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         if (match := _SECTION.fullmatch(line)) is not None and "," not in match[1]:
             section = one_line(match[1])
-            yield Definition(number, "section", section, "", comments.above(lines, number))
+            yield Definition(line_number, "section", section, "", comments.above(lines, line_number))
         elif (match := _SETTING.match(line)) is not None:
-            yield Definition(number, "key", _unquoted(match[1]), section, _doc(lines, number, comments))
+            yield Definition(line_number, "key", _unquoted(match[1]), section, _doc(lines, line_number, comments))
 
 
 def _doc(lines: list[str], number: int, comments: Comments) -> str:

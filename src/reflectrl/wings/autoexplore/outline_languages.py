@@ -45,8 +45,8 @@ class Language:
 
 
 def _language(masked: str, rules: Mapping[str, tuple[str, ...]], type_first: bool = False) -> Language:
-    each = ((kind, expression) for kind, expressions in rules.items() for expression in expressions)
-    compiled = ((kind, re.compile(rf"^(?P<indent>[ \t]*+){expression}", re.MULTILINE)) for kind, expression in each)
+    pairs = ((kind, expression) for kind, expressions in rules.items() for expression in expressions)
+    compiled = ((kind, re.compile(rf"^(?P<indent>[ \t]*+){expression}", re.MULTILINE)) for kind, expression in pairs)
     return Language(re.compile(masked, re.DOTALL), tuple(compiled), type_first)
 
 

@@ -31,22 +31,22 @@ def python_outline(text: str) -> tuple[Definition, ...] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a warning about an invalid escape would print the file on stderr
-            found = _defined(ast.parse(text, NOWHERE).body)
+            definitions = _defined(ast.parse(text, NOWHERE).body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return tuple(sorted(found, key=lambda definition: definition.line))
+    return tuple(sorted(definitions, key=lambda definition: definition.line))
 
 
 def module_docstring(text: str) -> str:
     """Return the first sentence of a module's docstring; "" if there is none. The rest of the text may be cut."""
-    found = _FIRST_STATEMENT.match(text)
-    return sentence(inside_quotes(found["string"])) if found else ""
+    match = _FIRST_STATEMENT.match(text)
+    return sentence(inside_quotes(match["string"])) if match else ""
 
 
 def docstring_after(text: str, start: int) -> str:
     """Return the first sentence of the docstring that follows a colon at `start`; "" if there is none."""
-    found = _STRING_NEXT.match(text, start + 1)
-    return sentence(inside_quotes(found["string"])) if found else ""
+    match = _STRING_NEXT.match(text, start + 1)
+    return sentence(inside_quotes(match["string"])) if match else ""
 
 
 def inside_quotes(literal: str) -> str:
@@ -56,25 +56,25 @@ def inside_quotes(literal: str) -> str:
 
 def _defined(body: Sequence[ast.stmt]) -> list[Definition]:
     """Return the definitions of a module's statements, in no particular order."""
-    found: list[Definition] = []
+    definitions: list[Definition] = []
     pending = [(body, "")]  # no recursion: an `elif` is an `if` within an `else`, and there may be thousands
     while pending:
         body, parent = pending.pop()
-        for place, node in enumerate(body):
+        for index, node in enumerate(body):
             match node:
                 case ast.ClassDef(name=name):
-                    found.append(Definition(node.lineno, "class", name, parent, _doc(node.body)))
+                    definitions.append(Definition(node.lineno, "class", name, parent, _doc(node.body)))
                     pending.append((node.body, name))
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
                     kind = "method" if parent else "function"
                     signature = _signature(node.args, kind)
-                    found.append(Definition(node.lineno, kind, node.name, parent, _doc(node.body), signature))
+                    definitions.append(Definition(node.lineno, kind, node.name, parent, _doc(node.body), signature))
                 case ast.Assign() | ast.AnnAssign():
-                    doc = _doc(body[place + 1 : place + 2])
-                    found += (Definition(node.lineno, "constant", name, parent, doc) for name in _constants(node))
+                    doc = _doc(body[index + 1 : index + 2])
+                    definitions += (Definition(node.lineno, "constant", name, parent, doc) for name in _constants(node))
                 case _ if isinstance(node, _NESTED):
                     pending += ((inner, parent) for inner in _bodies(node))
-    return found
+    return definitions
 
 
 def _bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
@@ -103,12 +103,15 @@ def _signature(given: ast.arguments, kind: str) -> str:
     """Render the parameters with plain defaults, without a method's `self` or `cls`."""
     positional = [*given.posonlyargs, *given.args]
     missing = [None] * (len(positional) - len(given.defaults))
-    shown = [_parameter(each, default) for each, default in zip(positional, [*missing, *given.defaults], strict=True)]
-    if kind == "method" and shown and shown[0] in ("self", "cls"):
-        shown = shown[1:]
-    shown += [f"*{given.vararg.arg}"] if given.vararg else ["*"] if given.kwonlyargs else []
-    shown += map(_parameter, given.kwonlyargs, given.kw_defaults)
-    return one_line(f"({', '.join([*shown, *([f'**{given.kwarg.arg}'] if given.kwarg else [])])})")
+    parameters = [
+        _parameter(parameter, default)
+        for parameter, default in zip(positional, [*missing, *given.defaults], strict=True)
+    ]
+    if kind == "method" and parameters and parameters[0] in ("self", "cls"):
+        parameters = parameters[1:]
+    parameters += [f"*{given.vararg.arg}"] if given.vararg else ["*"] if given.kwonlyargs else []
+    parameters += map(_parameter, given.kwonlyargs, given.kw_defaults)
+    return one_line(f"({', '.join([*parameters, *([f'**{given.kwarg.arg}'] if given.kwarg else [])])})")
 
 
 def _parameter(parameter: ast.arg, default: ast.expr | None) -> str:

@@ -51,49 +51,49 @@ def plain(title: str) -> str:
 def _end_of_front(lines: list[str]) -> int:
     """Return the index of the line after the YAML front matter; 0 if there is none."""
     if lines[0].rstrip() == "---":
-        ends = (number for number, line in enumerate(lines[1:200], 2) if line.rstrip() in ("---", "..."))
+        ends = (index for index, line in enumerate(lines[1:200], 2) if line.rstrip() in ("---", "..."))
         return next(ends, 0)
     return 0
 
 
 def _markdown_headings(lines: list[str]) -> Iterator[Heading]:
     fence = ""
-    for place in range(_end_of_front(lines), len(lines)):
-        line = lines[place]
+    for index in range(_end_of_front(lines), len(lines)):
+        line = lines[index]
         if (mark := _FENCE.match(line)) is not None and (not fence or mark[1].startswith(fence)):
             fence = "" if fence else mark[1]
         elif fence:
             continue
         elif (atx := _ATX.match(line)) is not None:
-            yield place + 1, len(atx[1]), plain(atx[2]), place + 1
-        elif place + 1 < len(lines) and (below := _UNDERLINE.fullmatch(lines[place + 1])) is not None:
-            alone = place == 0 or not lines[place - 1].strip()
+            yield index + 1, len(atx[1]), plain(atx[2]), index + 1
+        elif index + 1 < len(lines) and (below := _UNDERLINE.fullmatch(lines[index + 1])) is not None:
+            alone = index == 0 or not lines[index - 1].strip()
             if alone and line.strip() and not _NO_PROSE.match(line):
-                yield place + 1, 1 if below[1][0] == "=" else 2, plain(line), place + 2
+                yield index + 1, 1 if below[1][0] == "=" else 2, plain(line), index + 2
 
 
 def _rst_headings(lines: list[str]) -> Iterator[Heading]:
     levels: dict[tuple[str, bool], int] = {}
-    for place in range(len(lines) - 1):
-        below, title = _ADORNMENT.fullmatch(lines[place + 1]), lines[place].strip()
-        if below is None or not title or _ADORNMENT.fullmatch(lines[place]) or len(below[0].rstrip()) < len(title):
+    for index in range(len(lines) - 1):
+        below, title = _ADORNMENT.fullmatch(lines[index + 1]), lines[index].strip()
+        if below is None or not title or _ADORNMENT.fullmatch(lines[index]) or len(below[0].rstrip()) < len(title):
             continue
-        above = _ADORNMENT.fullmatch(lines[place - 1]) if place else None
+        above = _ADORNMENT.fullmatch(lines[index - 1]) if index else None
         over = above is not None and above[1] == below[1]
-        if lines[place][0].isspace() and not over:
+        if lines[index][0].isspace() and not over:
             continue
-        if not over and place and lines[place - 1].strip() and not lines[place - 1].startswith(".."):
+        if not over and index and lines[index - 1].strip() and not lines[index - 1].startswith(".."):
             continue  # no title, but the last row of a table
-        yield place + 1, levels.setdefault((below[1], over), len(levels) + 1), plain(title), place + 2
+        yield index + 1, levels.setdefault((below[1], over), len(levels) + 1), plain(title), index + 2
 
 
 def _nested(lines: list[str], headings: Iterator[Heading]) -> Iterator[Definition]:
     open_: list[tuple[int, str]] = []
-    for number, level, title, behind in headings:
+    for line, level, title, end in headings:
         while open_ and open_[-1][0] >= level:
             open_.pop()
         if title:
-            yield Definition(number, "heading", title, open_[-1][1] if open_ else "", _prose(lines, behind))
+            yield Definition(line, "heading", title, open_[-1][1] if open_ else "", _prose(lines, end))
             open_.append((level, title))
 
 

@@ -70,21 +70,21 @@ class PaperWalk:
         if self._legal:
             return self._legal
         folders, files = self._shown()
-        found = self._legal = {}
+        legal = self._legal = {}
         if self.folder:
-            found["cd .."] = Command("cd", parent(self.folder))
+            legal["cd .."] = Command("cd", parent(self.folder))
         if self._first + self.page < self._entries():
-            found["next"] = Command("next")
+            legal["next"] = Command("next")
         if self._first:
-            found["back"] = Command("back")
+            legal["back"] = Command("back")
         for name in folders:
-            found[f"cd {shown(name)}"] = Command("cd", joined(self.folder, name))
+            legal[f"cd {shown(name)}"] = Command("cd", joined(self.folder, name))
         for name in files:
             path = joined(self.folder, name)
             if path not in self.read:
-                found[f"cat {shown(name)}"] = Command("cat", path)
-            found[f"id {shown(name)}"] = Command("id", path)
-        return found
+                legal[f"cat {shown(name)}"] = Command("cat", path)
+            legal[f"id {shown(name)}"] = Command("id", path)
+        return legal
 
     def do(self, action: str) -> Result:
         command = self.commands()[action]
@@ -120,23 +120,23 @@ class PaperWalk:
         return self._way(target, self.folder, self._first)
 
     def _way(self, target: str, folder: str, first: int) -> list[str]:
-        way: list[str] = []
+        actions: list[str] = []
         while folder and not target.startswith(f"{folder}/"):
-            way.append("cd ..")
+            actions.append("cd ..")
             folder, first = parent(folder), 0
         while depth(target) > (depth(folder) + 1 if folder else 0):
             name = target[len(folder) + 1 if folder else 0 :].split("/")[0]
-            way += [*self._turns(folder, first, name), f"cd {shown(name)}"]
+            actions += [*self._turns(folder, first, name), f"cd {shown(name)}"]
             folder, first = joined(folder, name), 0
         name = target.rpartition("/")[2]
         look = [] if target in self.read else [f"cat {shown(name)}"]
-        return [*way, *self._turns(folder, first, name, is_file=True), *look, f"id {shown(name)}"]
+        return [*actions, *self._turns(folder, first, name, is_file=True), *look, f"id {shown(name)}"]
 
     def _turns(self, folder: str, first: int, name: str, is_file: bool = False) -> list[str]:
         """Return the `next` or `back` actions that are needed until an entry is shown."""
-        found = self.view.folder(folder)
-        place = len(found.folders) + found.files.index(name) if is_file else found.folders.index(name)
-        turns = place // self.page - first // self.page
+        contents = self.view.folder(folder)
+        index = len(contents.folders) + contents.files.index(name) if is_file else contents.folders.index(name)
+        turns = index // self.page - first // self.page
         return ["next"] * turns if turns > 0 else ["back"] * -turns
 
     def get_state(self) -> Any:

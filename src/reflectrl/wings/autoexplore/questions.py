@@ -38,13 +38,17 @@ def read_questions(path: str | os.PathLike[str]) -> list[Question]:
     Raises:
         UserError: the file cannot be read, or a line is no question. The message names the file and the line.
     """
-    return [question_of(row, place) for row, place in rows_of(Path(path))]
+    return [question_of(row, location) for row, location in rows_of(Path(path))]
 
 
 def rows_of(path: Path) -> list[tuple[Any, str]]:
-    """Decode each line of a JSON-lines file; return (value, place for messages). Raise UserError for invalid JSON."""
+    """Decode each line of a JSON-lines file; return pairs (value, location for messages).
+
+    Raises:
+        UserError: the file cannot be read, or a line is no valid JSON.
+    """
     rows = read_json_lines(path, parse_json, "no JSON", skip_blank=True)
-    return [(row, f"{path}:{number}") for number, row in rows]
+    return [(row, f"{path}:{line_number}") for line_number, row in rows]
 
 
 def question_of(row: Any, location: str) -> Question:

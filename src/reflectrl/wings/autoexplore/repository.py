@@ -61,12 +61,12 @@ class Repository:
             UserError: the folder does not exist, cannot be read, or has no file to explore.
         """
         sandbox = Sandbox(root)
-        found = index(sandbox, filters or Filters())
-        if not found.files:
-            left_out = ", ".join(f"{count} ({reason})" for reason, count in found.left_out.items())
+        indexed = index(sandbox, filters or Filters())
+        if not indexed.files:
+            left_out = ", ".join(f"{count} ({reason})" for reason, count in indexed.left_out.items())
             why = f"left out are {left_out}" if left_out else "it is empty"
             raise UserError(f"{str(sandbox.root)!r} holds no file to explore: {why}")
-        return cls(sandbox, found, cache_bytes)
+        return cls(sandbox, indexed, cache_bytes)
 
     @property
     def root(self) -> Path:
@@ -118,12 +118,12 @@ class Repository:
             path: one of `files`. Any other path gives `Unreadable`.
             limit: largest number of bytes to read.
         """
-        if (known := self._cache.get((path, limit))) is not None:
-            return known
-        found = self.original(path, limit)
-        if isinstance(found, Unreadable):
-            return found
-        data, stamp = found
+        if (cached := self._cache.get((path, limit))) is not None:
+            return cached
+        original = self.original(path, limit)
+        if isinstance(original, Unreadable):
+            return original
+        data, stamp = original
         complete = len(data) == stamp.size
         if not is_text(data, complete):
             return Unreadable("it is a binary file")

@@ -50,10 +50,10 @@ class Sandbox:
             raise UserError("a repository can be opened on POSIX systems only (Linux, macOS, WSL)")
         try:
             self.root = Path(root).resolve(strict=True)
-            found = self.root.stat()
-            if not stat.S_ISDIR(found.st_mode):
+            status = self.root.stat()
+            if not stat.S_ISDIR(status.st_mode):
                 raise UserError(f"{str(root)!r} is a file; name the folder of the repository")
-            self._identity = found.st_dev, found.st_ino
+            self._identity = status.st_dev, status.st_ino
             with self.folder(""):
                 pass
         except FileNotFoundError:
@@ -101,8 +101,8 @@ class Sandbox:
 
     @staticmethod
     def _device_and_inode(descriptor: int) -> tuple[int, int]:
-        found = os.fstat(descriptor)
-        return found.st_dev, found.st_ino
+        status = os.fstat(descriptor)
+        return status.st_dev, status.st_ino
 
     def read(self, path: str, limit: int) -> tuple[bytes, Stamp]:
         """Read at most `limit` bytes of a regular file, and its stamp; raise OSError if that fails."""
@@ -141,10 +141,10 @@ def version_of(folder: int) -> tuple[int, int] | None:
     None if the last change is so recent that another one could have the same time, since clocks of file systems tick
     a few hundred times a second only.
     """
-    found = os.fstat(folder)
-    if time.time_ns() - found.st_ctime_ns < SETTLED_NS:
+    status = os.fstat(folder)
+    if time.time_ns() - status.st_ctime_ns < SETTLED_NS:
         return None
-    return found.st_ino, found.st_ctime_ns
+    return status.st_ino, status.st_ctime_ns
 
 
 def read_in(folder: int, name: str, limit: int) -> tuple[bytes, Stamp]:
@@ -202,10 +202,10 @@ def _nearest(root: str | os.PathLike[str]) -> str:
 
     path = Path(root)
     try:
-        near = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1)  # noqa: PTH208
+        matches = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1)  # noqa: PTH208
     except OSError:
         return ""
-    return f" (did you mean {str(path.with_name(near[0]))!r}?)" if near else ""
+    return f" (did you mean {str(path.with_name(matches[0]))!r}?)" if matches else ""
 
 
 def _folder_flags() -> int:

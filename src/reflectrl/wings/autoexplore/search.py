@@ -94,8 +94,8 @@ class Search:
         Raises:
             UserError: the question has no word to search for.
         """
-        asked = _Question(question)
-        return [self._hit(path, score, asked) for path, score in scored]
+        query = _Question(question)
+        return [self._hit(path, score, query) for path, score in scored]
 
     def rank(self, question: str, most: int | None = None) -> list[tuple[str, float]]:
         """Return all files that share a word with the question and their scores, best first; ties are sorted by path.
@@ -106,12 +106,14 @@ class Search:
         Raises:
             UserError: the question has no word to search for.
         """
-        asked = _Question(question)
-        scores_D = np.sum([weight * field.scores(asked.counts) for field, weight in self._fields], axis=0)
-        found_F = np.flatnonzero(scores_D > 0)
+        query = _Question(question)
+        scores_D = np.sum([weight * field.scores(query.counts) for field, weight in self._fields], axis=0)
+        matching_F = np.flatnonzero(scores_D > 0)
         if most is not None:
-            found_F = found_F[scores_D[found_F] >= _least(scores_D[found_F], most)]
-        order_F = found_F[np.argsort(-scores_D[found_F], kind="stable")][:most]  # stable: files are sorted by path
+            matching_F = matching_F[scores_D[matching_F] >= _least(scores_D[matching_F], most)]
+        order_F = matching_F[np.argsort(-scores_D[matching_F], kind="stable")][
+            :most
+        ]  # stable: files are sorted by path
         return [(self.repository.files[i], score) for i, score in zip(order_F, scores_D[order_F].tolist(), strict=True)]
 
     def rarity(self, word: str) -> float:
@@ -135,10 +137,10 @@ class Search:
     def _text(self, path: str) -> str:
         if self.over == "names":
             return ""
-        found = legible(self.repository, path)
-        if not found.complete:
+        content = legible(self.repository, path)
+        if not content.complete:
             self.cut.add(path)
-        return found.text
+        return content.text
 
     def _hit(self, path: str, score: float, asked: _Question) -> Hit:
         text = self._text(path)
@@ -184,25 +186,25 @@ class Postings:
         """Return the score of every document, (D,), for word → count; 0 for documents without any of the words."""
         scores_D = np.zeros(self._documents)
         for word in sorted(asked):  # sorted: a sum of floats depends on its order
-            found = self._found(word)
-            everywhere = found.stop - found.start == self._documents
-            documents = slice(None) if everywhere else self._document_P[found]
-            scores_D[documents] += asked[word] * self.rarity(word) * self._weight_P[found]
+            span = self._found(word)
+            everywhere = span.stop - span.start == self._documents
+            documents = slice(None) if everywhere else self._document_P[span]
+            scores_D[documents] += asked[word] * self.rarity(word) * self._weight_P[span]
         return scores_D
 
     def rarity(self, word: str) -> float:
         """Return the inverse document frequency: positive, and larger for words in fewer documents."""
-        found = self._found(word)
-        holding = found.stop - found.start
-        return math.log1p((self._documents - holding + 0.5) / (holding + 0.5))
+        span = self._found(word)
+        document_frequency = span.stop - span.start
+        return math.log1p((self._documents - document_frequency + 0.5) / (document_frequency + 0.5))
 
     def holds(self, word: str) -> bool:
         """Return whether any document holds a word."""
         return word in self._numbers
 
     def _found(self, word: str) -> slice:
-        number = self._numbers.get(word)
-        return slice(0, 0) if number is None else slice(*map(int, self._start_W[number : number + 2]))
+        index = self._numbers.get(word)
+        return slice(0, 0) if index is None else slice(*map(int, self._start_W[index : index + 2]))
 
 
 def _counted(
@@ -251,11 +253,11 @@ class _Question:
 
 def _densest(text: str, worth: Mapping[str, float]) -> tuple[int | None, str]:
     """Return number and text of the line with the largest sum of word weights; the first line at ties."""
-    best, line, excerpt = 0.0, None, ""
-    for number, whole in enumerate(text.split("\n"), 1):
-        for start in range(0, len(whole), LINE_CHARACTERS):
-            piece = whole[start : start + LINE_CHARACTERS]
-            value = sum(worth.get(word, 0.0) for word in sorted(count_words(piece)))
-            if value > best:
-                best, line, excerpt = value, number, piece
-    return line, printable(excerpt)
+    best_weight, best_line, excerpt = 0.0, None, ""
+    for line_number, line in enumerate(text.split("\n"), 1):
+        for start in range(0, len(line), LINE_CHARACTERS):
+            piece = line[start : start + LINE_CHARACTERS]
+            weight = sum(worth.get(word, 0.0) for word in sorted(count_words(piece)))
+            if weight > best_weight:
+                best_weight, best_line, excerpt = weight, line_number, piece
+    return best_line, printable(excerpt)

@@ -86,14 +86,14 @@ def analyse(walk: Walk, finder: Finder, question: str, last: Command | None, act
         action: next action.
     """
     command = walk.commands()[action]
-    said = [_of_last(finder, last, command)]
+    sentences = [_of_last(finder, last, command)]
     if command.verb == "id":
-        said.append(_of_file(walk, question, command.path))
+        sentences.append(_of_file(walk, question, command.path))
     elif command.verb == "cd" and (shared := _shared(question, command.path.rpartition("/")[2])):
-        said.append(f"The folder shares {', '.join(shared)} with the question.")
+        sentences.append(f"The folder shares {', '.join(shared)} with the question.")
     elif command.verb == "search" and command.path:
-        said.append(f"The word {command.path} is telling.")
-    return " ".join([*filter(None, said), f"Next: {action}"])
+        sentences.append(f"The word {command.path} is telling.")
+    return " ".join([*filter(None, sentences), f"Next: {action}"])
 
 
 def _of_last(finder: Finder, last: Command | None, command: Command) -> str:
@@ -115,15 +115,15 @@ def _of_last(finder: Finder, last: Command | None, command: Command) -> str:
 def _of_file(walk: Walk, question: str, path: str) -> str:
     """Say which kind of file answers, and whether this file is the first hit of that kind."""
     kind = kind_of(path)
-    said = f"The answer is in {kind}."
-    alike = [one for one in walk.found_with(path) if kind_of(one) == kind]
-    if alike:
-        return f"{said} It comes first there." if alike[0] == path else said
+    sentence = f"The answer is in {kind}."
+    same_kind = [hit for hit in walk.found_with(path) if kind_of(hit) == kind]
+    if same_kind:
+        return f"{sentence} It comes first there." if same_kind[0] == path else sentence
     shared = _shared(question, path.rpartition("/")[2])
-    return f"{said} Its name shares {', '.join(shared)} with the question." if shared else said
+    return f"{sentence} Its name shares {', '.join(shared)} with the question." if shared else sentence
 
 
 def _shared(question: str, name: str) -> list[str]:
     """Return the words of the question that occur in a name, spelled as in the question."""
-    inside = {word for _, word in spoken(name)}
-    return list(dict.fromkeys(form for form, word in spoken(question) if word in inside))[:WORDS]
+    name_words = {word for _, word in spoken(name)}
+    return list(dict.fromkeys(form for form, word in spoken(question) if word in name_words))[:WORDS]

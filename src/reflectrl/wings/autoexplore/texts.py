@@ -46,9 +46,9 @@ class TextCache:
     def get(self, key: Hashable) -> Text | None:
         """Return a cached text; None if there is none."""
         with self._lock:
-            if (found := self._texts.get(key)) is not None:
+            if (text := self._texts.get(key)) is not None:
                 self._texts.move_to_end(key)
-            return found
+            return text
 
     def put(self, key: Hashable, text: Text) -> None:
         """Cache a text, and evict the least recently used texts above the limit."""

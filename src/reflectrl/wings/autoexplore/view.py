@@ -30,14 +30,14 @@ _TOKEN = re.compile(r"[^\W_]+|[^\w\s]|_")
 
 def cut(text: str, most: int = OUTPUT_TOKENS) -> str:
     """Cut a text to `most` tokens. Blank lines are dropped."""
-    kept: list[str] = []
+    lines: list[str] = []
     for line in _lines(text):
-        begun = cut_line(line, most)
-        kept.append(begun)
-        if begun != line:
+        beginning = cut_line(line, most)
+        lines.append(beginning)
+        if beginning != line:
             break
-        most -= count_tokens(begun)
-    return "\n".join(kept)
+        most -= count_tokens(beginning)
+    return "\n".join(lines)
 
 
 def cut_line(line: str, most: int) -> str:
@@ -56,11 +56,11 @@ def count_tokens(text: str) -> int:
 def _lines(text: str) -> Iterator[str]:
     """Yield the lines that are not blank, cut, and without control characters and bidirectional marks."""
     for line in text.split("\n"):
-        begun = line[:LINE_CHARACTERS].expandtabs(4)
-        if not begun.isprintable():
-            begun = "".join(character if character.isprintable() else " " for character in begun)
-        if begun := begun[:LINE_CHARACTERS].rstrip():
-            yield begun
+        beginning = line[:LINE_CHARACTERS].expandtabs(4)
+        if not beginning.isprintable():
+            beginning = "".join(character if character.isprintable() else " " for character in beginning)
+        if beginning := beginning[:LINE_CHARACTERS].rstrip():
+            yield beginning
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class View:
     @classmethod
     def around(cls, repository: Repository, gold: tuple[str, ...], left_out: float, salt: str) -> View:
         """Make a view that keeps the files `gold` and all folders above them."""
-        kept = {"/".join(path.split("/")[:n]) for path in gold for n in range(1, path.count("/") + 2)}
-        return cls(repository, frozenset(kept), left_out, salt)
+        visible = {"/".join(path.split("/")[:n]) for path in gold for n in range(1, path.count("/") + 2)}
+        return cls(repository, frozenset(visible), left_out, salt)
 
     def shows(self, path: str) -> bool:
         """Return whether a file or folder and everything above it are visible."""

@@ -99,8 +99,8 @@ class BabyAIEnv(GymTextEnv):
     def state(self) -> str:
         names = [ACTIONS[action] for action in self.taken[-self.recent :]] if self.recent else []
         latest = f"Last: {', '.join(names) or 'none'}." if self.recent else ""
-        told = self.view.guided(self.memory) if self.is_guided else self.view.sentences(self.memory)
-        lines = [f"Goal: {self.world.mission}.", *told, latest]
+        sentences = self.view.guided(self.memory) if self.is_guided else self.view.sentences(self.memory)
+        lines = [f"Goal: {self.world.mission}.", *sentences, latest]
         return "".join(f"{line}\n" for line in lines if line)
 
     def describe(self, observation: Any, info: Any) -> str:

@@ -23,13 +23,13 @@ class BabyAITeacher(Teacher):
 
     def analyse(self, env: BabyAIEnv) -> str:
         """Write one line: where each thing of the goal is, what is carried, what stands ahead, what to do next."""
-        known = [thing for thing in env.view.things() if thing.seen or env.memory]
+        things = [thing for thing in env.view.things() if thing.seen or env.memory]
         parts = []
-        for one in wanted(env.world.mission):
-            found = next((thing for thing in known if one.fits(thing)), None)
-            parts.append(f"{one.name}: {steps(found.place) if found else 'not seen yet'}.".capitalize())
-        if held := env.view.carried():
-            parts.append(f"Carrying {held}.")
+        for target in wanted(env.world.mission):
+            match = next((thing for thing in things if target.fits(thing)), None)
+            parts.append(f"{target.name}: {steps(match.place) if match else 'not seen yet'}.".capitalize())
+        if carried := env.view.carried():
+            parts.append(f"Carrying {carried}.")
         parts.append(f"Ahead: {env.view.ahead() or 'free'}.")
         return " ".join([*parts, f"Next: {ACTIONS[self.expert_action(env)]}."])
 

@@ -64,14 +64,17 @@ class Wanted(NamedTuple):
 
 def wanted(mission: str) -> list[Wanted]:
     """Return the things that a mission names, in order."""
-    return [Wanted(*(part or "" for part in found.groups())) for found in WANTED.finditer(mission)]
+    return [Wanted(*(part or "" for part in match.groups())) for match in WANTED.finditer(mission)]
 
 
 def steps(place: Place) -> str:
     """Put a place in words: "2 steps forward and 1 step left"."""
     ahead, aside = place
     parts = [(ahead, "forward" if ahead > 0 else "back"), (aside, "right" if aside > 0 else "left")]
-    return " and ".join(f"{abs(n)} step{'s' * (abs(n) > 1)} {way}" for n, way in parts if n) or "here"
+    return (
+        " and ".join(f"{abs(count)} step{'s' * (abs(count) > 1)} {direction}" for count, direction in parts if count)
+        or "here"
+    )
 
 
 class View:
@@ -112,20 +115,20 @@ class View:
 
     def things(self) -> list[Thing]:
         """Return the things whose places are known, nearest first."""
-        found = [self._thing(position, cell) for position, cell in self._known.items()]
-        return sorted(found, key=lambda thing: (_distance(thing.place), thing.place, thing.name))
+        things = [self._thing(position, cell) for position, cell in self._known.items()]
+        return sorted(things, key=lambda thing: (_distance(thing.place), thing.place, thing.name))
 
     def carried(self) -> str | None:
         """Return what the agent carries ("a red key"); None if nothing."""
-        held = self.world.carrying
-        return None if held is None else f"a {held.color} {held.type}"
+        carried = self.world.carrying
+        return None if carried is None else f"a {carried.color} {carried.type}"
 
     def ahead(self) -> str | None:
-        """Return what blocks a step forward; None if nothing is known to."""
+        """Return what blocks a step forward; None if nothing that the agent knows of does."""
         return self.beside((1, 0))
 
     def beside(self, place: Place) -> str | None:
-        """Return what blocks a cell beside the agent; None if nothing is known to."""
+        """Return what blocks a cell beside the agent; None if nothing that the agent knows of does."""
         if place in self.walls:
             return "a wall"
         near = (thing for thing in self.things() if thing.place == place and thing.article != DOOR["open"])
@@ -139,25 +142,25 @@ class View:
                 start.
         """
         yield from (f"You see a wall {steps(place)}." for place in self.walls)
-        sided = memory and any(one.side for one in wanted(self.world.mission))
+        sided = memory and any(target.side for target in wanted(self.world.mission))
         for thing in self.things():
             if thing.seen or memory:
                 verb = "see" if thing.seen else "remember"
                 origin = f", at first {' and '.join(thing.sides)}" if sided and thing.sides else ""
                 yield f"You {verb} {thing.name} {steps(thing.place)}{origin}."
-        if held := self.carried():
-            yield f"You carry {held}."
+        if carried := self.carried():
+            yield f"You carry {carried}."
 
     def guided(self, memory: bool) -> Iterator[str]:
         """Yield a shorter text: places of the things in the goal, cells beside the agent, and what it carries."""
-        known = [thing for thing in self.things() if thing.seen or memory]
-        for one in wanted(self.world.mission):
-            found = next((thing for thing in known if one.fits(thing)), None)
-            yield f"Wanted: {steps(found.place) if found else 'not seen yet'}."
-        for place, where in NEXT.items():
-            yield f"{where}: {self.beside(place) or 'free'}."
-        if held := self.carried():
-            yield f"You carry {held}."
+        things = [thing for thing in self.things() if thing.seen or memory]
+        for target in wanted(self.world.mission):
+            match = next((thing for thing in things if target.fits(thing)), None)
+            yield f"Wanted: {steps(match.place) if match else 'not seen yet'}."
+        for place, side in NEXT.items():
+            yield f"{side}: {self.beside(place) or 'free'}."
+        if carried := self.carried():
+            yield f"You carry {carried}."
 
     def _take_in(self, position: tuple[int, int], cell: Any) -> None:
         self._visible.add(position)

@@ -25,10 +25,10 @@ def level_id(level: str) -> str:
         import minigrid  # noqa: F401  (registers the levels)
     except ImportError as error:
         raise UserError(f"environment babyai needs minigrid; {install('babyai')}") from error
-    known = {id.removeprefix("BabyAI-").rpartition("-")[0]: id for id in gym.registry if id.startswith("BabyAI-")}
-    if level not in known:
-        raise UserError(f"babyai: unknown level {level!r}{suggestion(level, known)}")
-    return known[level]
+    levels = {id.removeprefix("BabyAI-").rpartition("-")[0]: id for id in gym.registry if id.startswith("BabyAI-")}
+    if level not in levels:
+        raise UserError(f"babyai: unknown level {level!r}{suggestion(level, levels)}")
+    return levels[level]
 
 
 def reset(world: Any, seed: int) -> None:

@@ -92,8 +92,10 @@ class FrozenLakeEnv(TextEnv):
         super().__init__(horizon or (25 if slippery else 4) * self.size)
         self.maps, self.slippery, self.holes, self.analysis = maps, slippery, holes, analysis
         self.instructions = RULES + SLIPS if slippery else RULES
-        given = (train, validation, test)
-        self.sizes = dict(zip(SPLITS, (n or d for n, d in zip(given, SIZES[maps], strict=True)), strict=True))
+        counts = (train, validation, test)
+        self.sizes = dict(
+            zip(SPLITS, (count or default for count, default in zip(counts, SIZES[maps], strict=True)), strict=True)
+        )
         if min(self.sizes.values()) < 1:
             raise UserError(f"frozenlake: split sizes must be positive, not {self.sizes}")
         self.show_rules, self.show_history, self.split_seed = rules, history, split_seed
@@ -120,7 +122,7 @@ class FrozenLakeEnv(TextEnv):
             rows = STANDARD[self.maps]
             starts = [cell for cell in lake(rows).ice if cell in lake(rows).distances]
             maps = divide([restarted(rows, cell) for cell in starts], self.sizes, "frozenlake", self.split_seed)
-        return {split: [self._task_of(rows, split) for rows in own] for split, own in maps.items()}
+        return {split: [self._task_of(rows, split) for rows in split_maps] for split, split_maps in maps.items()}
 
     def _random_maps(self, split: str) -> list[tuple[str, ...]]:
         """Draw distinct solvable maps for a split.
@@ -129,18 +131,18 @@ class FrozenLakeEnv(TextEnv):
         same map into two splits.
         """
         rng = np.random.default_rng(named_seed("frozenlake-maps", self.split_seed, split))
-        found: dict[tuple[str, ...], None] = {}
+        maps: dict[tuple[str, ...], None] = {}
         for _ in range(1000 + 100 * self.sizes[split]):
-            if len(found) == self.sizes[split]:
-                return list(found)
+            if len(maps) == self.sizes[split]:
+                return list(maps)
             rows = draw_rows(rng, self.size, self.holes)
             if SPLITS[named_seed(self.split_seed, *rows) % 3] != split:
                 continue
             world = lake(rows)
             if world.distances.get(world.start, self.horizon + 1) <= self.horizon:
-                found[rows] = None
+                maps[rows] = None
         wish = f"{self.sizes[split]} different {self.size}x{self.size} maps"
-        raise UserError(f"frozenlake: cannot draw {wish} for {split}: found {len(found)} (larger size, fewer holes?)")
+        raise UserError(f"frozenlake: cannot draw {wish} for {split}: found {len(maps)} (larger size, fewer holes?)")
 
     # ---- the world -------------------------------------------------------------------------------------------------
 
@@ -178,11 +180,11 @@ class FrozenLakeEnv(TextEnv):
         row, column = self.cell
         rows[row][column] = "A"
         if self.view == "around":
-            seen = {(i, j): letter for i, cells in enumerate(rows) for j, letter in enumerate(cells)}
-            near = range(1 - self.size, self.size)
+            letters = {(i, j): letter for i, cells in enumerate(rows) for j, letter in enumerate(cells)}
+            offsets = range(1 - self.size, self.size)
             rows = []
-            for i in near:
-                rows.append([seen.get((row + i, column + j), "W") for j in near])
+            for i in offsets:
+                rows.append([letters.get((row + i, column + j), "W") for j in offsets])
         return "".join(f" {' '.join(cells)}\n" for cells in rows)
 
     def legal_actions(self) -> Sequence[str]:

@@ -37,8 +37,8 @@ def analyse(lake: Lake, cell: Cell, before: Cell | None, last: str | None) -> st
     holes = " ".join(move for move in ACTIONS if lake.letter(lake.neighbour(cell, move)) == "H") or "none"
     safe = (move for move in ACTIONS if all(lake.letter(near) != "H" for near in lake.outcomes(cell, move)))
     parts = [f"Agent {in_words(cell)}, goal {in_words(lake.goal)}.", f"Holes beside: {holes}."]
-    way = f"Safe moves: {' '.join(safe) or 'none'}." if lake.slippery else f"Route {' '.join(route(lake, cell))}."
-    parts.append(way)
+    advice = f"Safe moves: {' '.join(safe) or 'none'}." if lake.slippery else f"Route {' '.join(route(lake, cell))}."
+    parts.append(advice)
     if before is not None and last is not None:
         parts.append(f"Last move {last} {verdict(lake, before, cell, last)}.")
     parts.append(f"Next {lake.best_action(cell)}.")

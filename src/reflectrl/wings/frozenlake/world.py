@@ -68,16 +68,16 @@ class Lake:
     @cached_property
     def distances(self) -> dict[Cell, int]:
         """Number of moves to the goal, for each cell that can reach it without a hole. Computed once, breadth first."""
-        found = {self.goal: 0}
+        distances = {self.goal: 0}
         queue = deque([self.goal])
         while queue:
             cell = queue.popleft()
             for move in ACTIONS:
-                near = self.neighbour(cell, move)
-                if near not in found and self.letter(near) in "SF":
-                    found[near] = found[cell] + 1
-                    queue.append(near)
-        return found
+                neighbour = self.neighbour(cell, move)
+                if neighbour not in distances and self.letter(neighbour) in "SF":
+                    distances[neighbour] = distances[cell] + 1
+                    queue.append(neighbour)
+        return distances
 
     @cached_property
     def values(self) -> dict[Cell, float]:
@@ -112,23 +112,25 @@ class Lake:
     @cached_property
     def _solved(self) -> tuple[list[float], list[int]]:
         """Solve slippery ice by policy iteration (Sutton and Barto, section 4.3). Return values and best actions."""
-        number = {cell: index for index, cell in enumerate(self.cells)}
-        to_goal = np.zeros((len(number), 4))
-        to_ice = np.zeros((4, len(number), len(number)))
+        index_of = {cell: index for index, cell in enumerate(self.cells)}
+        to_goal = np.zeros((len(index_of), 4))
+        to_ice = np.zeros((4, len(index_of), len(index_of)))
         for cell in self.ice:
             for index, action in enumerate(ACTIONS):
-                for near in self.outcomes(cell, action):
-                    to_goal[number[cell], index] += (near == self.goal) / 3
-                    to_ice[index, number[cell], number[near]] += (self.letter(near) in "SF") / 3
-        best, everyone = np.zeros(len(number), dtype=int), np.arange(len(number))
+                for neighbour in self.outcomes(cell, action):
+                    to_goal[index_of[cell], index] += (neighbour == self.goal) / 3
+                    to_ice[index, index_of[cell], index_of[neighbour]] += (self.letter(neighbour) in "SF") / 3
+        policy, all_cells = np.zeros(len(index_of), dtype=int), np.arange(len(index_of))
         while True:
-            values = np.linalg.solve(np.eye(len(number)) - DISCOUNT * to_ice[best, everyone], to_goal[everyone, best])
-            worth = to_goal + DISCOUNT * (to_ice @ values).T
-            better = worth.max(axis=1) > worth[everyone, best] + 1e-12
-            if not better.any():
-                values[number[self.goal]] = 1.0
-                return values.tolist(), best.tolist()
-            best[better] = worth.argmax(axis=1)[better]
+            values = np.linalg.solve(
+                np.eye(len(index_of)) - DISCOUNT * to_ice[policy, all_cells], to_goal[all_cells, policy]
+            )
+            action_values = to_goal + DISCOUNT * (to_ice @ values).T
+            improved = action_values.max(axis=1) > action_values[all_cells, policy] + 1e-12
+            if not improved.any():
+                values[index_of[self.goal]] = 1.0
+                return values.tolist(), policy.tolist()
+            policy[improved] = action_values.argmax(axis=1)[improved]
 
 
 @lru_cache(maxsize=65_536)

@@ -117,13 +117,13 @@ class OpenEnvEnv(TextEnv):
         return Outcome(reward, over and not truncated, won, ("won",) if won else (), truncated)
 
     def state(self) -> str:
-        shown = self.text or [name for name in self._seen if name not in (self.listed, "metadata")]
-        missing = [name for name in shown if name not in self._seen]
+        names = self.text or [name for name in self._seen if name not in (self.listed, "metadata")]
+        missing = [name for name in names if name not in self._seen]
         if missing:
             raise UserError(f"openenv: the observation has no field {missing[0]!r}, but {', '.join(self._seen)}")
-        texts = [str(self._seen[name]).rstrip() for name in shown]
-        named = [f"{name}: {text}" for name, text in zip(shown, texts, strict=True)]
-        return "".join(f"{line}\n" for line in (texts if len(self.text) == 1 else named))
+        texts = [str(self._seen[name]).rstrip() for name in names]
+        labelled = [f"{name}: {text}" for name, text in zip(names, texts, strict=True)]
+        return "".join(f"{line}\n" for line in (texts if len(self.text) == 1 else labelled))
 
     def legal_actions(self) -> Sequence[str]:
         """Return the actions in the observation's field `listed`; all actions if no such field is set."""

@@ -68,10 +68,10 @@ def _arrangements(blocks: int) -> Iterator[Below]:
         towers = [grown for stacks in towers for grown in _with_block(stacks, block)]
     for stacks in towers:
         yield _below(stacks, blocks)
-    for held in range(blocks):
+    for lifted in range(blocks):
         for stacks in towers:
-            if [held] in stacks:
-                yield _below([stack for stack in stacks if stack != [held]], blocks)
+            if [lifted] in stacks:
+                yield _below([stack for stack in stacks if stack != [lifted]], blocks)
 
 
 def _with_block(stacks: list[list[int]], block: int) -> Iterator[list[list[int]]]:
@@ -92,22 +92,22 @@ def _below(stacks: list[list[int]], blocks: int) -> Below:
 
 @lru_cache(maxsize=2)
 def _block_graph(blocks: int) -> tuple[dict[Below, int], csr_array]:
-    """Return the number of each arrangement, and the graph of moves, which is the same for every trial.
+    """Return the index of each arrangement, and the graph of moves, which is the same for every trial.
 
     Each arrangement with a block in the hand is joined to those where that block has been put somewhere. These are all
     moves, because a pick-up is the reverse of one.
     """
-    numbers = {below: number for number, below in enumerate(_arrangements(blocks))}
+    indices = {below: index for index, below in enumerate(_arrangements(blocks))}
     sources, targets = [], []
-    for below, number in numbers.items():
+    for below, index in indices.items():
         if HAND in below:
-            held = below.index(HAND)
-            clear = set(range(blocks)) - set(below) - {held}
+            lifted = below.index(HAND)
+            clear = set(range(blocks)) - set(below) - {lifted}
             for under in (TABLE, *clear):
-                sources.append(number)
-                targets.append(numbers[(*below[:held], under, *below[held + 1 :])])
-    shape = (len(numbers), len(numbers))
-    return numbers, csr_array((np.ones(len(sources), dtype=np.int8), (sources, targets)), shape=shape)
+                sources.append(index)
+                targets.append(indices[(*below[:lifted], under, *below[lifted + 1 :])])
+    shape = (len(indices), len(indices))
+    return indices, csr_array((np.ones(len(sources), dtype=np.int8), (sources, targets)), shape=shape)
 
 
 def _arrangement(facts: str) -> Below:
@@ -119,11 +119,11 @@ def _arrangement(facts: str) -> Below:
 
 def _blocksworld(problem: Any) -> Distances:
     goal = _arrangement(problem.objective)
-    numbers, graph = _block_graph(len(goal))
-    depths = dijkstra(graph, directed=False, unweighted=True, indices=numbers[goal])
+    indices, graph = _block_graph(len(goal))
+    depths = dijkstra(graph, directed=False, unweighted=True, indices=indices[goal])
 
     def measure(states: Sequence[Any]) -> list[int | None]:
-        return [int(depths[numbers[_arrangement(problem.render(state))]]) for state in states]
+        return [int(depths[indices[_arrangement(problem.render(state))]]) for state in states]
 
     return measure
 
@@ -187,25 +187,25 @@ def _word_ladder(problem: Any) -> Distances:
 
 @lru_cache(maxsize=1)
 def _link_graph() -> tuple[dict[str, int], csr_array]:
-    """Return the number of each article, and the graph of links turned round: from an article to those that link to it.
+    """Return the index of each article, and the graph of links turned round: from an article to those that link to it.
 
     Raises:
         UserError: the articles are not there.
     """
     links = downloaded("wikispeedia").links
     articles = sorted({*links, *(target for targets in links.values() for target in targets)})
-    numbers = {article: number for number, article in enumerate(articles)}
-    pairs = [(numbers[target], numbers[article]) for article, targets in links.items() for target in targets]
+    indices = {article: index for index, article in enumerate(articles)}
+    pairs = [(indices[target], indices[article]) for article, targets in links.items() for target in targets]
     rows, columns = np.array(pairs).T
-    return numbers, csr_array((np.ones(len(pairs), np.int8), (rows, columns)), shape=(len(numbers), len(numbers)))
+    return indices, csr_array((np.ones(len(pairs), np.int8), (rows, columns)), shape=(len(indices), len(indices)))
 
 
 def _wikispeedia(problem: Any) -> Distances:
-    numbers, graph = _link_graph()
-    clicks = dijkstra(graph, unweighted=True, indices=numbers[problem.solved.args[0]])
+    indices, graph = _link_graph()
+    clicks = dijkstra(graph, unweighted=True, indices=indices[problem.solved.args[0]])
 
     def measure(states: Sequence[Any]) -> list[int | None]:
-        depths = [clicks[numbers[state]] for state in states]
+        depths = [clicks[indices[state]] for state in states]
         return [int(depth) if np.isfinite(depth) else None for depth in depths]
 
     return measure

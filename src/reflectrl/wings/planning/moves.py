@@ -74,8 +74,10 @@ def _rush_hour(problem: Any, state: Any) -> Iterator[tuple[str, Any]]:
         [vehicle] = [i for i, (here, there) in enumerate(zip(state, after, strict=True)) if here != there]
         (row, column), (to_row, to_column) = state[vehicle], after[vehicle]
         down, right = to_row - row, to_column - column
-        way = ("right" if right > 0 else "left") if vehicles[vehicle].horizontal else ("down" if down > 0 else "up")
-        yield f"{words[vehicle]} {way} {abs(down + right)}", after
+        direction = (
+            ("right" if right > 0 else "left") if vehicles[vehicle].horizontal else ("down" if down > 0 else "up")
+        )
+        yield f"{words[vehicle]} {direction} {abs(down + right)}", after
 
 
 def _keys_doors(problem: Any, state: Any) -> Iterator[tuple[str, Any]]:

@@ -79,9 +79,9 @@ class Slides:
                     yield moving
 
     def levels(self, offsets: Offsets) -> Iterator[tuple[Offsets, NDArray[np.int64]]]:
-        """Yield the boards 0, 1, 2, ... moves away, with their codes sorted. Every move can be taken back.
+        """Yield the boards 0, 1, 2, ... moves away, with their codes sorted.
 
-        Because of that, a neighbour of a level that is new lies on neither this level nor the one before.
+        Every move can be taken back, so a neighbour of a level lies on that level, the one before or the next one.
         """
         codes, first = np.unique(self.codes(offsets), return_index=True)
         offsets, before = offsets[first], codes[:0]

@@ -25,11 +25,11 @@ def weights(costs: Sequence[int | None]) -> list[float]:
     if not reachable:
         return []
     shortest = min(reachable)
-    found = []
+    preferences = []
     for cost in costs:
-        behind = math.inf if cost is None else cost - shortest
-        found.append(round(math.exp(-SHARPNESS * behind), 4))
-    return found
+        excess = math.inf if cost is None else cost - shortest
+        preferences.append(round(math.exp(-SHARPNESS * excess), 4))
+    return preferences
 
 
 def nearest(costs: Sequence[int | None]) -> int:
@@ -101,10 +101,10 @@ class WalkTeacher(Teacher):
         steps = shortest(env, env.current, MOST_MOVES)
         if not steps:
             return "No way."
-        way = f"{', '.join(step.name for step in steps)}."
+        route = f"{', '.join(step.name for step in steps)}."
         if env.domain == "keys_doors":
-            way = doors_to_open(env, env.current)
-        return f"{way} Next {steps[0].name}."
+            route = doors_to_open(env, env.current)
+        return f"{route} Next {steps[0].name}."
 
 
 def shortest(env: PlanningEnv, state: Any, most: int = 100) -> list[Move]:

@@ -41,24 +41,24 @@ class ReasoningGym(Data):
             )
         sizes = {"test": self.test, "validation": self.validation, "train": self.train}
         seen: set[str] = set()
-        found = {split: list(self._rows(split, count, seen)) for split, count in sizes.items()}
-        for split, made in found.items():
-            _write(self.to / f"{split}.jsonl", made)
-            print(f"{self.to / split}.jsonl: {len(made)} questions")
-        one = found["train"][0]
-        print(f"\n{one['prompt']}{one['completion']}")
+        rows_by_split = {split: list(self._rows(split, count, seen)) for split, count in sizes.items()}
+        for split, rows in rows_by_split.items():
+            _write(self.to / f"{split}.jsonl", rows)
+            print(f"{self.to / split}.jsonl: {len(rows)} questions")
+        example = rows_by_split["train"][0]
+        print(f"\n{example['prompt']}{example['completion']}")
 
     def _rows(self, split: str, count: int, seen: set[str]) -> Iterator[dict[str, Any]]:
         from reflectrl.wings.reasoning_gym.questions import rows
 
         try:
-            chosen = json.loads(self.settings)
+            settings = json.loads(self.settings)
         except ValueError as error:
             raise UserError(f"data reasoning-gym: --settings is no JSON: {error}") from error
-        if not isinstance(chosen, dict):
+        if not isinstance(settings, dict):
             raise UserError(f"data reasoning-gym: --settings is a JSON object, not {self.settings!r:.60}")
-        sets = [list(rows(name, chosen, split, count, seen)) for name in self.dataset]
-        return (row for mixed in zip(*sets, strict=True) for row in mixed)
+        sets = [list(rows(name, settings, split, count, seen)) for name in self.dataset]
+        return (row for group in zip(*sets, strict=True) for row in group)
 
 
 def _write(path: Path, rows: Sequence[dict[str, Any]]) -> None:

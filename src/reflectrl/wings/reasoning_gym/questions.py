@@ -41,10 +41,10 @@ def dataset(name: str, settings: Mapping[str, Any], seed: int) -> Any:
         UserError: there is no data set with that name, its settings are wrong, or it scores answers by running them as
             Python code, which is unsafe for text that a model wrote.
     """
-    known = package().factory.DATASETS
-    if name not in known:
-        raise UserError(f"reasoning-gym has no data set {name!r}{_near(name, known)}")
-    if RUNS_ANSWERS.search(inspect.getsource(known[name][0].score_answer)):
+    datasets = package().factory.DATASETS
+    if name not in datasets:
+        raise UserError(f"reasoning-gym has no data set {name!r}{_near(name, datasets)}")
+    if RUNS_ANSWERS.search(inspect.getsource(datasets[name][0].score_answer)):
         raise UserError(
             f"reasoning-gym: {name} judges answers by running them as code; nothing that a model wrote is run"
         )
@@ -63,14 +63,14 @@ def rows(name: str, settings: Mapping[str, Any], split: str, count: int, seen: s
     Raises:
         UserError: as `dataset`; or the data set has too few different questions.
     """
-    first, found = FIRST_SEED[split], 0
+    first, yielded = FIRST_SEED[split], 0
     questions = dataset(name, settings, first)
     for index in range(10 * count):
         entry = questions[index]
         prompt = prompt_of(entry)
         if prompt not in seen:
             seen.add(prompt)
-            found += 1
+            yielded += 1
             origin = {"dataset": name, "settings": dict(settings), "seed": first, "index": index}
             answer = f" {str(entry['answer']).strip()}"
             yield {
@@ -80,9 +80,9 @@ def rows(name: str, settings: Mapping[str, Any], split: str, count: int, seen: s
                 "reward": 1.0,
                 "meta": {KEY: origin},
             }
-        if found == count:
+        if yielded == count:
             return
-    raise UserError(f"reasoning-gym: {name} has {found} different questions for {split}, not {count}; ask for fewer")
+    raise UserError(f"reasoning-gym: {name} has {yielded} different questions for {split}, not {count}; ask for fewer")
 
 
 def prompt_of(entry: Mapping[str, Any]) -> str:
@@ -124,5 +124,5 @@ def _dataset(name: str, settings: str, seed: int) -> Any:
 
 
 def _near(name: str, options: Mapping[str, Any]) -> str:
-    near = suggestion(name, options)
-    return near if near.startswith(" (did") else " (reasoning_gym.factory.DATASETS lists them)"
+    hint = suggestion(name, options)
+    return hint if hint.startswith(" (did") else " (reasoning_gym.factory.DATASETS lists them)"

@@ -91,8 +91,8 @@ def directions(city: City, ride: Ride, target: Cell) -> str:
     while cell != target:
         moves.append(city.best_action(ride._replace(row=cell[0], column=cell[1])))
         cell = city.moves[cell][moves[-1]]
-    ways = ", ".join(f"{move} {len(list(same))}" for move, same in groupby(moves))
-    return f"{walls}. Way: {ways}."
+    legs = ", ".join(f"{move} {len(list(same))}" for move, same in groupby(moves))
+    return f"{walls}. Way: {legs}."
 
 
 def verdict(city: City, before: Ride, now: Ride, last: str) -> str:

@@ -46,14 +46,14 @@ class City:
     @cached_property
     def moves(self) -> dict[Cell, dict[str, Cell]]:
         """`moves[cell][move]`: the cell that a move leads to. A move against a wall or the edge has no entry."""
-        found: dict[Cell, dict[str, Cell]] = {cell: {} for cell in CELLS}
+        neighbours: dict[Cell, dict[str, Cell]] = {cell: {} for cell in CELLS}
         for row, column in CELLS:
             for move, (down, right) in MOVES.items():
-                near = (row + down, column + right)
-                west = (row, min(column, near[1]))  # the western one of two cells has the wall between them
-                if near in found and (move not in ("east", "west") or west not in self.walls):
-                    found[row, column][move] = near
-        return found
+                neighbour = (row + down, column + right)
+                west = (row, min(column, neighbour[1]))  # the western one of two cells has the wall between them
+                if neighbour in neighbours and (move not in ("east", "west") or west not in self.walls):
+                    neighbours[row, column][move] = neighbour
+        return neighbours
 
     def target(self, ride: Ride) -> Cell:
         """Return the taxi's next target: the passenger, or with the passenger aboard the destination."""
@@ -62,26 +62,26 @@ class City:
     @cached_property
     def distances(self) -> dict[Cell, dict[Cell, int]]:
         """`distances[landmark][cell]`: number of moves between them. Computed once per map by breadth-first search."""
-        every = {}
+        distances = {}
         for landmark in self.landmarks:
-            found, queue = {landmark: 0}, deque([landmark])
+            steps, queue = {landmark: 0}, deque([landmark])
             while queue:
                 cell = queue.popleft()
-                for near in self.moves[cell].values():  # each move can be undone, so this is the way back as well
-                    if near not in found:
-                        found[near] = found[cell] + 1
-                        queue.append(near)
-            every[landmark] = found
-        return every
+                for neighbour in self.moves[cell].values():  # each move can be undone, so this is the way back as well
+                    if neighbour not in steps:
+                        steps[neighbour] = steps[cell] + 1
+                        queue.append(neighbour)
+            distances[landmark] = steps
+        return distances
 
     def best_action(self, ride: Ride) -> str:
         """Return an action on a shortest path. Among equally short ones, sideways moves come first."""
         target = self.target(ride)
         if ride.cell == target:
             return "dropoff" if ride.passenger == ABOARD else "pickup"
-        distance, near = self.distances[target], self.moves[ride.cell]
+        distance, neighbours = self.distances[target], self.moves[ride.cell]
         for move in ("east", "west", "south", "north"):
-            if move in near and distance[near[move]] < distance[ride.cell]:
+            if move in neighbours and distance[neighbours[move]] < distance[ride.cell]:
                 return move
         raise ValueError(f"no way from {ride.cell} to {target}")
 

@@ -54,5 +54,5 @@ class TextConfig:
 
 def text_settings(recipe: Recipe) -> TextConfig:
     """Return the section [text] of a recipe."""
-    found: TextConfig = recipe.sections["text"]
-    return found
+    config: TextConfig = recipe.sections["text"]
+    return config

@@ -63,12 +63,12 @@ def render(results: Mapping[str, Any], run_folder: Path) -> str:
 
 def tables(summary: Sequence[Line]) -> list[tuple[str, list[Line], list[str]]]:
     """Return (title, lines, metrics) per split and sampling. Each includes the completions of the data."""
-    found = []
+    sections = []
     for split, sampling in dict.fromkeys((line["split"], line["sampling"]) for line in summary if line["sampling"]):
-        lines = [one for one in summary if one["split"] == split and one["sampling"] in ("", sampling)]
+        lines = [entry for entry in summary if entry["split"] == split and entry["sampling"] in ("", sampling)]
         names = list(dict.fromkeys(name for line in lines for name in line["metrics"]))
-        found.append((f"{split} prompts · {sampling}", lines, names))
-    return found
+        sections.append((f"{split} prompts · {sampling}", lines, names))
+    return sections
 
 
 def percentile_svg(spread: Sequence[Line], kind: str) -> str:
@@ -93,8 +93,8 @@ def bars_svg(lines: Sequence[Line], look: Mapping[str, Look], prefix: str) -> st
         for y, line in enumerate(lines):
             mean, low, high = (line[key] for key in ("reward", "low", "high"))
             axes.barh(y, mean, height=0.7, color=look[line["arm"]].colour, alpha=0.65, linewidth=0)
-            around = [[max(0, mean - low)], [max(0, high - mean)]]
-            axes.errorbar(mean, y, xerr=around, color=Look(1).colour, capsize=2, linewidth=1)
+            error_bars = [[max(0, mean - low)], [max(0, high - mean)]]
+            axes.errorbar(mean, y, xerr=error_bars, color=Look(1).colour, capsize=2, linewidth=1)
         axes.set_yticks(range(len(lines)), [f"{line['arm']} {line['checkpoint']}".rstrip() for line in lines])
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
@@ -107,13 +107,13 @@ def examples(results: Mapping[str, Any], run_folder: Path) -> list[tuple[str, li
     if not rows:
         return []
     first = [row for row in rows if all(row[key] == rows[0][key] for key in ("seed", "split", "sampling"))]
-    found: dict[str, list[tuple[str, str]]] = {}
+    by_prompt: dict[str, list[tuple[str, str]]] = {}
     for row in first:
         name = f"{row['arm']}-seed{row['seed']}-{row['checkpoint'] or 'only'}-{row['split']}-{row['sampling']}.jsonl"
         path = run_folder / "completions" / name
         for _, sample in islice(read_json_lines(path, parse_json), SHOWN) if path.is_file() else ():
-            found.setdefault(sample["prompt"], []).append((row["arm"], sample["completion"]))
-    return list(found.items())
+            by_prompt.setdefault(sample["prompt"], []).append((row["arm"], sample["completion"]))
+    return list(by_prompt.items())
 
 
 def _plain(value: float | None) -> str:

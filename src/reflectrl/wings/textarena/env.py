@@ -76,18 +76,18 @@ class TextArenaEnv(TextEnv):
 
     def _listing(self) -> Candidates:
         """Return the function that lists actions. Given texts become a function that returns them."""
-        given = self.given
-        if callable(given):
-            return given
-        if isinstance(given, str) or not all(isinstance(one, str) and one for one in given):
-            raise UserError(f"textarena: candidates are a list of texts, not {given!r:.60}")
-        found = listed(self.id)
-        if given:
-            return lambda game: given
-        if found is None:
-            known = ", ".join(LISTED)
-            raise UserError(f"textarena: {self.id!r} lists no actions (those of {known} are known); {ROUTE}")
-        return found
+        candidates = self.given
+        if callable(candidates):
+            return candidates
+        if isinstance(candidates, str) or not all(isinstance(text, str) and text for text in candidates):
+            raise UserError(f"textarena: candidates are a list of texts, not {candidates!r:.60}")
+        lister = listed(self.id)
+        if candidates:
+            return lambda game: candidates
+        if lister is None:
+            games = ", ".join(LISTED)
+            raise UserError(f"textarena: {self.id!r} lists no actions (those of {games} are known); {ROUTE}")
+        return lister
 
     def _make(self) -> Any:
         """Make the game without wrappers. It is reset once to check that it can be played alone."""
@@ -157,8 +157,8 @@ class TextArenaEnv(TextEnv):
             elif kind.name == "GAME_BOARD":
                 self._board = text
             else:
-                said = f"> {text}" if sender >= 0 else text
-                self._past, self._latest = self._past + said, self._latest + said
+                entry = f"> {text}" if sender >= 0 else text
+                self._past, self._latest = self._past + entry, self._latest + entry
 
     @contextmanager
     def _luck(self, seed: int | None = None) -> Iterator[None]:
@@ -196,5 +196,5 @@ def _near(game: str) -> str:
     """Suggest the nearest known game, or say where to find the list."""
     from textarena.envs.registration import ENV_REGISTRY
 
-    plain = [known for known in ENV_REGISTRY if not known.endswith(("-raw", "-train"))]
-    return suggestion(game, plain) if len(suggestion(game, plain)) < 80 else " (see textarena.envs)"
+    names = [name for name in ENV_REGISTRY if not name.endswith(("-raw", "-train"))]
+    return suggestion(game, names) if len(suggestion(game, names)) < 80 else " (see textarena.envs)"

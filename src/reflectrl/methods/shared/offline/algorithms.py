@@ -100,11 +100,11 @@ def rankings(data: Dataset) -> list[Item]:
 
     A completion that was logged several times has the mean of its rewards.
     """
-    found: dict[str, dict[tuple[int, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
+    rows_by_answer: dict[str, dict[tuple[int, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
     for row, group in enumerate(data.groups):
-        found[group][tuple(data.completions.answers[row])].append(row)
+        rows_by_answer[group][tuple(data.completions.answers[row])].append(row)
     ranked = []
-    for answers in found.values():
+    for answers in rows_by_answer.values():
         means = [(float(data.rewards_N[rows].mean()), rows[0]) for rows in answers.values()]
         means.sort(key=lambda mean: -mean[0])
         if means[0][0] > means[-1][0]:
@@ -172,8 +172,8 @@ def losses_of(
     if config.algorithm in BY_REWARD:
         weights_N = logp_NT.new_tensor([item.rewards[0] for item in items])
     else:
-        known_N = cache.advantages_N if config.algorithm == "archer" else cache.weights_N
-        weights_N = known_N[rows].to(logp_NT)
+        cached_N = cache.advantages_N if config.algorithm == "archer" else cache.weights_N
+        weights_N = cached_N[rows].to(logp_NT)
     return WEIGHTED_LOSSES[config.algorithm](logp_NT, ref_NT, weights_N, config), noted
 
 

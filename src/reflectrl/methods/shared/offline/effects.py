@@ -57,9 +57,9 @@ def effect_text(effect: Effect) -> str:
 def read_effect(text: str) -> Effect | None:
     """Read what `effect_text` wrote; None if the text is no effect."""
     first, _, rest = text.partition("\n")
-    number, _, end = first.partition(" ")
+    reward_text, _, end = first.partition(" ")
     try:
-        reward = float(number)
+        reward = float(reward_text)
     except ValueError:
         return None
     if end in (WON, LOST) and not rest:
@@ -119,9 +119,9 @@ class Table:
         for line in path.read_text().splitlines():
             row = json.loads(line)
             if "split" in row:
-                starts[row["split"]] = [_scene(each) for each in row["starts"]]
+                starts[row["split"]] = [_scene(entry) for entry in row["starts"]]
             else:
-                effects[_scene(row["scene"])] = [_effect(each) for each in row["effects"]]
+                effects[_scene(row["scene"])] = [_effect(entry) for entry in row["effects"]]
         return cls(starts, effects)
 
 

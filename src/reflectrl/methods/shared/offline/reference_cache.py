@@ -82,13 +82,13 @@ def score_reference(data: Dataset, values_N: Tensor) -> ReferenceCache:
 @torch.no_grad()
 def reference_logprobs(data: Dataset) -> Tensor:
     """Return log-probabilities of all completions, (N, T), on the CPU."""
-    found: list[Tensor] = [torch.empty(0)] * len(data)
+    logps: list[Tensor] = [torch.empty(0)] * len(data)
     prompts = data.completions.prompts
     for part in data.chunks(sorted(range(len(data)), key=lambda i: prompts[i])):
         lengths = data.completions.lengths(part).tolist()
         for row, logp_T, length in zip(part, data.completions.logprobs(part).cpu(), lengths, strict=True):
-            found[row] = logp_T[:length]
-    return pad_sequence(found, batch_first=True)
+            logps[row] = logp_T[:length]
+    return pad_sequence(logps, batch_first=True)
 
 
 def cached_reference(
@@ -120,9 +120,9 @@ def cached_reference(
         if not needs_value:
             return score_reference(data, torch.zeros(len(data)))
         lm, prompts = data.completions.lm, data.completions.prompts
-        found = outcomes() if outcomes else Outcomes(prompts, data.rewards_N, data.units)
-        most = config.max_value or max(float(data.rewards_N.max()), float(found.returns_P.max()))
-        head = fit_value(lm, *found, most if config.value_output == "sigmoid" else None, config, seed, log)
+        targets = outcomes() if outcomes else Outcomes(prompts, data.rewards_N, data.units)
+        most = config.max_value or max(float(data.rewards_N.max()), float(targets.returns_P.max()))
+        head = fit_value(lm, *targets, most if config.value_output == "sigmoid" else None, config, seed, log)
         return score_reference(data, prompt_values(lm, head, prompts))
 
     played = outcomes is not None
@@ -175,14 +175,14 @@ def load_or_make(
     """
     recover(folder)
     if not (folder / CARD).is_file():
-        made = make()
+        cache = make()
 
         def fill(fresh: Path) -> None:
-            save_file({name: tensor.contiguous() for name, tensor in vars(made).items()}, fresh / TENSORS)
+            save_file({name: tensor.contiguous() for name, tensor in vars(cache).items()}, fresh / TENSORS)
             (fresh / CARD).write_text(json.dumps(dict(fingerprints), indent=1), encoding="utf-8")
 
         write_folder(folder, fill)
-        return made
+        return cache
     require_undamaged(folder)
     try:
         before = json.loads((folder / CARD).read_text(encoding="utf-8"))

@@ -51,8 +51,8 @@ class PromptValue(nn.Module):
         """
         states_PTD = self.dropout(hidden_PTD.to(self.out.weight.dtype))
         query_P1D = self.query.expand(len(states_PTD), -1, -1)
-        found_P1D, _ = self.attention(query_P1D, states_PTD, states_PTD, key_padding_mask=~own_PT, need_weights=False)
-        logits_P = self.out(found_P1D)[:, 0, 0]
+        pooled_P1D, _ = self.attention(query_P1D, states_PTD, states_PTD, key_padding_mask=~own_PT, need_weights=False)
+        logits_P = self.out(pooled_P1D)[:, 0, 0]
         return logits_P if self.max_value is None else self.max_value * logits_P.sigmoid()
 
 
@@ -100,12 +100,12 @@ def fit_value(
             loss.backward()
             trainer.update({})
             total += float(loss.detach()) * len(rows)
-        held_P = prompt_values(lm, head, [prompts[i] for i in held_out])
-        held_loss = float(value_loss(held_P, returns_P[held_out]))
-        explained = explained_variance(held_P, returns_P[held_out])
-        losses = {"value_loss": total / len(order), "value_eval_loss": held_loss}
+        held_out_P = prompt_values(lm, head, [prompts[i] for i in held_out])
+        eval_loss = float(value_loss(held_out_P, returns_P[held_out]))
+        explained = explained_variance(held_out_P, returns_P[held_out])
+        losses = {"value_loss": total / len(order), "value_eval_loss": eval_loss}
         log({"step": epoch + 1, **losses, "explained_variance": explained})
-        trainer.keep_if_best((-held_loss,))
+        trainer.keep_if_best((-eval_loss,))
     trainer.finish()
     return head.eval()
 
@@ -142,6 +142,6 @@ def split(units: Sequence[str], share: float, seed: int) -> tuple[list[int], lis
     names = sorted(set(units), key=lambda name: named_seed(seed, "held out", name))
     if len(names) < 2:
         raise UserError("offline: a part of the prompts (or tasks) is held out, so there must be two at least")
-    held = set(names[: max(1, round(share * len(names)))])
+    held_out = set(names[: max(1, round(share * len(names)))])
     rows = range(len(units))
-    return [i for i in rows if units[i] not in held], [i for i in rows if units[i] in held]
+    return [i for i in rows if units[i] not in held_out], [i for i in rows if units[i] in held_out]

@@ -58,11 +58,11 @@ def batches(sampling: Sampling, weights_N: Tensor, batch_size: int, seed: int, s
     Args:
         skip: number of batches to leave out at the start, to resume a training.
     """
-    epoch = given = 0
+    epoch = batch_count = 0
     while True:
         generator = torch.Generator().manual_seed(named_seed(seed, "epoch", epoch))
         for batch in BatchSampler(make_sampler(sampling, weights_N, generator), batch_size, drop_last=False):
-            given += 1
-            if given > skip:
+            batch_count += 1
+            if batch_count > skip:
                 yield batch
         epoch += 1

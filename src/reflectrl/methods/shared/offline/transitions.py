@@ -41,9 +41,9 @@ def step_features(data: Dataset) -> StepFeatures:
     for part in data.chunks(sorted(range(len(data)), key=lambda i: prompts[i])):
         answers = [_answer(logged, i) for i in part]
         packing = pack([(*prompts[i], *answer)[-lm.context :] for i, answer in zip(part, answers, strict=True)])
-        spelled = [packing.token_indices(k) for k in range(len(part))]
-        before = [places[-1 - len(answer)] for places, answer in zip(spelled, answers, strict=True)]
-        hidden_MD = lm.backend.read(packing, [*before, *(places[-1] for places in spelled)]).cpu()
+        token_indices = [packing.token_indices(k) for k in range(len(part))]
+        before = [indices[-1 - len(answer)] for indices, answer in zip(token_indices, answers, strict=True)]
+        hidden_MD = lm.backend.read(packing, [*before, *(indices[-1] for indices in token_indices)]).cpu()
         for k, i in enumerate(part):
             states[i], actions[i] = hidden_MD[k], hidden_MD[len(part) + k]
     return StepFeatures(torch.stack(states), torch.stack(actions))

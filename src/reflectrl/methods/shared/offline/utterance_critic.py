@@ -63,8 +63,8 @@ def fit_critic(
     """
     # What would have come after a truncated step is unknown, so it cannot be learned from.
     usable = (~steps.truncated_N).nonzero()[:, 0]
-    learned, checked = split([units[i] for i in usable.tolist()], config.held_out, seed)
-    train, held_out = usable[learned], usable[checked]
+    train_rows, held_out_rows = split([units[i] for i in usable.tolist()], config.held_out, seed)
+    train, held_out = usable[train_rows], usable[held_out_rows]
     critic = make_critic(features.states_ND.shape[1], seed, float(steps.returns_N[train].mean()))
     critic = critic.to(features.states_ND.device)
     target = deepcopy(critic).requires_grad_(False)
@@ -142,9 +142,9 @@ def cached_critic(
     settings = {name: getattr(config, name) for name in names} | {"seed": seed}
 
     def make() -> ReferenceCache:
-        beside = folder.with_name(f"{folder.name}-features")
+        features_folder = folder.with_name(f"{folder.name}-features")
         features = load_or_make(
-            beside, fingerprints_of(data, {}, FEATURES_CODE), partial(step_features, data), StepFeatures
+            features_folder, fingerprints_of(data, {}, FEATURES_CODE), partial(step_features, data), StepFeatures
         )
         features = features.to(data.completions.lm.device)
         critic = fit_critic(features, steps, data.units, config, seed, log)

@@ -42,8 +42,8 @@ class World(TextEnv):
 
     def apply(self, action: str) -> Outcome:
         assert self.scene is not None
-        known = self.table.effects.get(self.scene)
-        effect = known and known[self.scene.actions.index(action)]
+        effects = self.table.effects.get(self.scene)
+        effect = effects and effects[self.scene.actions.index(action)]
         if not effect:
             self.scene = None
             return Outcome(self.cost, terminated=True, events=(UNKNOWN,))

@@ -78,16 +78,16 @@ class AutoExploreData(Data):
         if self.stage == "questions":
             open_library(self.store)  # fails before anything is made
         if self.download or self.from_ or self.import_ is not None or self.stage == "questions":
-            made = store.with_name(f"{store.name}.making") if self.replace else store
-            require_writable(made, f"a library cannot be written to {made}")
+            target = store.with_name(f"{store.name}.making") if self.replace else store
+            require_writable(target, f"a library cannot be written to {target}")
             try:
-                self._make(made)
+                self._make(target)
             finally:
-                for folder in (made / DOWNLOADS, made / "repos", made):  # `rmdir` removes empty folders only
+                for folder in (target / DOWNLOADS, target / "repos", target):  # `rmdir` removes empty folders only
                     with suppress(OSError):
                         folder.rmdir()
             if self.replace:
-                _put_in_place(made, store)
+                _put_in_place(target, store)
         from reflectrl.wings.autoexplore.making.make import lines
 
         library = open_library(self.store)
@@ -152,23 +152,29 @@ class AutoExploreData(Data):
         config = EndpointConfig(self.endpoint, self.model, self.key_env)
         chat = Endpoint(config, Journal(store / ANSWERS, Budget(requests=self.max_requests)))
         writer = EndpointWriter(chat, self.per_repo, self.seed)
-        cost = sum((writer.estimate(*one) for one in repositories(store)), start=Cost(requests=0))
-        about = f"{cost.requests} requests and about {cost.tokens_in + cost.tokens_out} tokens at most"
-        print(f"the files of the repositories are sent to {self.endpoint}: {about}", flush=True)
+        cost = sum(
+            (writer.estimate(*named_repository) for named_repository in repositories(store)), start=Cost(requests=0)
+        )
+        estimate = f"{cost.requests} requests and about {cost.tokens_in + cost.tokens_out} tokens at most"
+        print(f"the files of the repositories are sent to {self.endpoint}: {estimate}", flush=True)
         return writer
 
     def _import(self, path: Path, store: Path) -> None:
         from reflectrl.wings.autoexplore.making.imported import by_repo, read_imported, set_name
         from reflectrl.wings.autoexplore.making.make import import_set
 
-        asked = read_imported(path)
-        name = set_name(asked, path)
-        named = list(by_repo(asked))
-        found = get_named(named, self.index, store) if self.repos is None else beside(named, self.repos, store)
+        imported = read_imported(path)
+        name = set_name(imported, path)
+        repo_names = list(by_repo(imported))
+        repos = (
+            get_named(repo_names, self.index, store) if self.repos is None else beside(repo_names, self.repos, store)
+        )
         if self.stage == "repos":
             return
-        left_out = import_set(store, name, asked, found)
-        print(f"{name}: {len(asked) - left_out.total()} of {len(asked)} questions have a repository and a gold file")
+        left_out = import_set(store, name, imported, repos)
+        print(
+            f"{name}: {len(imported) - left_out.total()} of {len(imported)} questions have a repository and a gold file"
+        )
         _report("left out", left_out, "questions")
 
 

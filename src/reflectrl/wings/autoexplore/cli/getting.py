@@ -33,9 +33,9 @@ def get_named(named: Sequence[str], index: str, store: Path) -> dict[str, RepoEn
     """
     from reflectrl.wings.autoexplore.making.repositories import pin_of
 
-    wanted = {name: pin_of(name) for name in named}
-    found = _get(list(dict.fromkeys(wanted.values())), index, store)
-    return {name: found[pin.package] for name, pin in wanted.items() if pin.package in found}
+    pins = {name: pin_of(name) for name in named}
+    entries = _get(list(dict.fromkeys(pins.values())), index, store)
+    return {name: entries[pin.package] for name, pin in pins.items() if pin.package in entries}
 
 
 def _get(wanted: Sequence[Pin], index: str, store: Path) -> dict[str, RepoEntry]:
@@ -44,10 +44,10 @@ def _get(wanted: Sequence[Pin], index: str, store: Path) -> dict[str, RepoEntry]
     from reflectrl.wings.autoexplore.making.make import add_repositories
     from reflectrl.wings.autoexplore.making.repositories import entries
 
-    index, known = index_url(index), entries(store)
+    index, existing = index_url(index), entries(store)
     missing = []
     for pin in wanted:
-        entry = known.get(pin.package)
+        entry = existing.get(pin.package)
         fits = entry is not None and pin.version in ("", entry.version)
         if not (fits and (store / "repos" / pin.package).exists()):
             missing.append(pin)
@@ -60,8 +60,8 @@ def _get(wanted: Sequence[Pin], index: str, store: Path) -> dict[str, RepoEntry]
             except NoSuchPackageError as error:
                 print(f"left out: {error}")
             progress(done, len(missing), pin.package)
-    known = entries(store)
-    return {pin.package: known[pin.package] for pin in wanted if pin.package in known}
+    existing = entries(store)
+    return {pin.package: existing[pin.package] for pin in wanted if pin.package in existing}
 
 
 def _fetched(pin: Pin, index: str, store: Path) -> RepoEntry:
@@ -71,9 +71,9 @@ def _fetched(pin: Pin, index: str, store: Path) -> RepoEntry:
 
     folder = store / DOWNLOADS
     folder.mkdir(parents=True, exist_ok=True)
-    archive, taken = fetch(pin, index, folder)
-    origin = f"pkg:pypi/{plain_name(taken.package)}@{taken.version}?file_name={archive.name}"  # a package URL
-    entry = unpacked(archive, taken, origin, store)
+    archive, completed = fetch(pin, index, folder)
+    origin = f"pkg:pypi/{plain_name(completed.package)}@{completed.version}?file_name={archive.name}"  # a package URL
+    entry = unpacked(archive, completed, origin, store)
     archive.unlink()
     return entry
 
@@ -86,16 +86,16 @@ def reference(folders: Sequence[Path], store: Path, seed: int, by_task: bool) ->
     from reflectrl.wings.autoexplore.making.make import add_repositories, split_of_repositories
     from reflectrl.wings.autoexplore.making.repositories import entries, referenced
 
-    known = entries(store)
+    existing = entries(store)
     # A folder that is in the library already keeps its name.
-    there = {entry.path: entry.name for entry in known.values() if entry.path}
-    taken = dict.fromkeys(name for name in known if name not in there.values())
-    found: list[RepoEntry] = []
+    names_by_path = {entry.path: entry.name for entry in existing.values() if entry.path}
+    taken = dict.fromkeys(name for name in existing if name not in names_by_path.values())
+    added: list[RepoEntry] = []
     for folder in dict.fromkeys(folder.expanduser().resolve() for folder in folders):
-        found.append(referenced(folder, "train", taken, there.get(str(folder), "")))
-        taken[found[-1].name] = None
-    splits = {} if by_task else split_of_repositories([entry.name for entry in found], seed)
-    add_repositories(store, [replace(entry, split=splits.get(entry.name, "train")) for entry in found])
+        added.append(referenced(folder, "train", taken, names_by_path.get(str(folder), "")))
+        taken[added[-1].name] = None
+    splits = {} if by_task else split_of_repositories([entry.name for entry in added], seed)
+    add_repositories(store, [replace(entry, split=splits.get(entry.name, "train")) for entry in added])
 
 
 def beside(named: Sequence[str], folder: Path, store: Path) -> dict[str, RepoEntry]:
@@ -104,12 +104,12 @@ def beside(named: Sequence[str], folder: Path, store: Path) -> dict[str, RepoEnt
     from reflectrl.wings.autoexplore.making.imported import find_repo
     from reflectrl.wings.autoexplore.making.repositories import entries, referenced
 
-    known = entries(store)
-    there = {entry.path: entry for entry in known.values() if entry.path}
-    found: dict[str, RepoEntry] = {}
+    existing = entries(store)
+    entries_by_path = {entry.path: entry for entry in existing.values() if entry.path}
+    repos: dict[str, RepoEntry] = {}
     for name in named:
         root = find_repo(name, folder.expanduser())
         if root is not None:
-            taken = {*known, *(entry.name for entry in found.values())}
-            found[name] = there.get(str(root.resolve())) or referenced(root, IMPORTED, taken)
-    return found
+            taken = {*existing, *(entry.name for entry in repos.values())}
+            repos[name] = entries_by_path.get(str(root.resolve())) or referenced(root, IMPORTED, taken)
+    return repos

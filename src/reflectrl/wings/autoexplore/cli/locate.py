@@ -103,7 +103,7 @@ class Locate:
         question = " ".join(self.question)
         if self.questions and question:
             raise UserError("ask on the command line or with --questions FILE, not both")
-        asked = read_questions(self.questions) if self.questions else []
+        rows = read_questions(self.questions) if self.questions else []
         if not self.questions:
             check_question(question)
         agent = agent_of(self.model, self.search or self.names_only)
@@ -112,7 +112,7 @@ class Locate:
         locator = Locator(self.repo, self.names_only, agent, cached=not self.no_cache)
         _note(self._method(agent))
         if self.questions:
-            for row in asked:
+            for row in rows:
                 print(json.dumps({**row, **_as_json(locator.locate(row["question"], self.top))}), flush=True)
             return
         self._print(locator.locate(question, self.top))
@@ -129,8 +129,8 @@ class Locate:
             print(_trace(answer.walked))
         if not answer.files:
             _note("no file shares a word with the question")
-        for number, hit in enumerate(answer.files, 1):
-            print(f"{number:>2}  {described(hit)}")
+        for rank, hit in enumerate(answer.files, 1):
+            print(f"{rank:>2}  {described(hit)}")
 
     def _method(self, agent: Agent | None) -> str:
         """Describe in one line how the question is answered."""
@@ -155,19 +155,19 @@ def read_questions(name: str) -> list[dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise UserError(f"--questions {name}: cannot be read: {error}") from None
     rows = []
-    for number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise UserError(f"{name}, line {number}: no JSON: {error}") from None
+            raise UserError(f"{name}, line {line_number}: no JSON: {error}") from None
         if not isinstance(row, dict) or not isinstance(row.get("question"), str):
-            raise UserError(f'{name}, line {number}: expected an object with a "question"')
+            raise UserError(f'{name}, line {line_number}: expected an object with a "question"')
         try:
             check_question(row["question"])
         except UserError as error:
-            raise UserError(f"{name}, line {number}: {error}") from None
+            raise UserError(f"{name}, line {line_number}: {error}") from None
         rows.append(row)
     return rows
 
@@ -204,15 +204,15 @@ def editor_arguments(editor: str, path: Path, line: int) -> list[str]:
 
 
 def _as_json(answer: Answer) -> dict[str, Any]:
-    found: dict[str, Any] = {"method": answer.method, "files": [asdict(hit) for hit in answer.files]}
+    reply: dict[str, Any] = {"method": answer.method, "files": [asdict(hit) for hit in answer.files]}
     if answer.walked is not None:
         keys = ("action", "probability", "reflection", "output")
-        found |= {
+        reply |= {
             "model": answer.walked.episode.provenance["agent"],
             "ranking": [{"path": path, "probability": share} for path, share in answer.walked.ranking],
             "walk": [{key: getattr(stride, key) for key in keys} for stride in answer.walked.strides],
         }
-    return found
+    return reply
 
 
 def _trace(walked: Walked) -> str:
@@ -230,17 +230,17 @@ def described(hit: Hit) -> str:
     """Render a hit: path and lines as editors understand them, name, percentage, reason, and the best line's text."""
     from reflectrl.wings.autoexplore.names import shown
 
-    place = shown(hit.path)
+    location = shown(hit.path)
     if hit.start is not None and hit.end is not None:
-        place += f":{hit.start}-{hit.end}" if hit.end > hit.start else f":{hit.start}"
+        location += f":{hit.start}-{hit.end}" if hit.end > hit.start else f":{hit.start}"
     elif hit.line is not None:
-        place += f":{hit.line}"
+        location += f":{hit.line}"
     name = f"  {hit.name}" if hit.name else ""
     share = f"  {percentage(hit.probability)}" if hit.probability is not None else ""
     more = len(hit.words) - WORDS_SHOWN
     words = ", ".join(hit.words[:WORDS_SHOWN]) + (f" and {more} more" if more > 0 else "")
     why = f"  ({hit.why or words})" if hit.why or words else ""
-    return f"{place}{name}{share}{why}" + (f"\n      {hit.text}" if hit.text else "")
+    return f"{location}{name}{share}{why}" + (f"\n      {hit.text}" if hit.text else "")
 
 
 def percentage(probability: float) -> str:

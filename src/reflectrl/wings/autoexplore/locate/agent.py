@@ -58,19 +58,19 @@ def retrace(env: AutoExploreEnv, episode: Episode) -> list[Stride]:
     """
     env.reset(seed=named_seed(episode.seed, "env") % 2**32, options={"task": episode.task})
     strides = []
-    for number, step in enumerate(episode.steps):
+    for step_index, step in enumerate(episode.steps):
         commands = env.walk.commands()
         if tuple(commands) != step.observation.actions:
             raise UserError(
-                f"{episode.task.id}: step {number} cannot be walked again: other actions are legal there now"
+                f"{episode.task.id}: step {step_index} cannot be walked again: other actions are legal there now"
             )
         action, choice = step.observation.actions[step.action], step.choice
         probs = dict(zip(step.observation.actions, choice.probs if choice else (), strict=False))
-        offered = {one.path: probs.get(name, 0.0) for name, one in commands.items() if one.verb == "id"}
-        command = commands[action]
-        identified = command.path if command.verb == "id" else None
-        shown = env.walk.do(action).text
-        strides.append(Stride(action, probs.get(action), step.reflection, shown, offered, identified))
+        offered = {command.path: probs.get(name, 0.0) for name, command in commands.items() if command.verb == "id"}
+        action_command = commands[action]
+        identified = action_command.path if action_command.verb == "id" else None
+        output = env.walk.do(action).text
+        strides.append(Stride(action, probs.get(action), step.reflection, output, offered, identified))
     return strides
 
 
@@ -125,16 +125,16 @@ class Agent:
         Raises:
             UserError: the folder holds no agent, or its models cannot be loaded.
         """
-        place = Path(folder)
-        card = read_card(place)
-        _refuse_unplayable(place, card)
-        light = light_players(place, card)
+        path = Path(folder)
+        card = read_card(path)
+        _refuse_unplayable(path, card)
+        light = light_players(path, card)
         if light is not None:
             return cls(card, *light)
         try:
             from reflectrl.models.players import Policy, Reflector
 
-            policy, reflector = _models(place, card.play.context)
+            policy, reflector = _models(path, card.play.context)
         except ModuleNotFoundError as error:
             raise UserError(f"the agent in {folder} needs {error.name}; {install()}") from error
         player = Policy(policy, Sampling(0.0), card.play.shuffle_labels, scoring=card.play.scoring)
@@ -162,8 +162,8 @@ class Agent:
         job = Job(env.ask(question), 0, {"agent": self.card.name})
         [episode] = rollout([job], lambda: env, self.player, self.reflector, batch=1)
         strides = tuple(retrace(env, episode))
-        found = finder.ranked(printable(question), "", View(finder.repository))  # as in the environment
-        return Walked(episode, ranking(strides[-1], found), strides)
+        paths = finder.ranked(printable(question), "", View(finder.repository))  # as in the environment
+        return Walked(episode, ranking(strides[-1], paths), strides)
 
 
 def _refuse_unplayable(folder: Path, card: Card) -> None:
@@ -181,12 +181,16 @@ def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | 
     from reflectrl.models.load import load_model, second_player
 
     disable_progress_bar()
-    config, place = ModelConfig(context=context), folder / REFLECTOR
+    config, reflector_folder = ModelConfig(context=context), folder / REFLECTOR
     policy = load_model(folder / POLICY, config, POLICY)
-    if not place.is_dir():
+    if not reflector_folder.is_dir():
         return policy, None
-    second = load_model(place, config) if policy.adapter is None else second_player(policy, REFLECTOR, place)
-    return policy, second
+    reflector = (
+        load_model(reflector_folder, config)
+        if policy.adapter is None
+        else second_player(policy, REFLECTOR, reflector_folder)
+    )
+    return policy, reflector
 
 
 class GivenEnv(AutoExploreEnv):

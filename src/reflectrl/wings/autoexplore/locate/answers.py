@@ -105,8 +105,8 @@ class Locator:
         with self._lock:
             if self._engine is not None:
                 self._engine.index.refresh()
-                found = self._engine.index.read(path)
-                text = None if found is None else found.text
+                file = self._engine.index.read(path)
+                text = None if file is None else file.text
             else:
                 from reflectrl.wings.autoexplore.legible import legible
 

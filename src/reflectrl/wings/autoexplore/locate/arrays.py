@@ -75,8 +75,8 @@ def read(path: Path) -> dict[str, NDArray[np.generic]]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
                 raise DamagedError("it is no file of this user's own")
             return unpack(memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)))
         finally:

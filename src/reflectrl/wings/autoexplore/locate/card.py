@@ -45,12 +45,16 @@ def read_card(folder: Path) -> Card:
     with suppress(OSError, ValueError):  # `cards.read_card` below reports these errors
         data = json.loads((folder / CARD).read_text(encoding="utf-8"))
     env = data.get("env") if isinstance(data, Mapping) else None
-    if isinstance(env, Mapping) and data.get("environment") and set(env) != {one.name for one in fields(WalkSettings)}:
+    if (
+        isinstance(env, Mapping)
+        and data.get("environment")
+        and set(env) != {setting.name for setting in fields(WalkSettings)}
+    ):
         raise UserError(f"{folder} is an agent for {data['environment']!r}; agents answer questions with autoexplore")
     return cards.read_card(folder, Card)
 
 
 def agent_folder(named: str = "") -> Path | None:
     """Return the folder of the agent: `named`, else $REFLECTRL_AGENT; None if neither names one."""
-    chosen = named or os.environ.get(VARIABLE, "")
-    return Path(chosen).expanduser() if chosen else None
+    folder = named or os.environ.get(VARIABLE, "")
+    return Path(folder).expanduser() if folder else None

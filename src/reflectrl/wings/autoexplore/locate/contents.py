@@ -10,7 +10,7 @@ from reflectrl.wings.autoexplore.index import decoded, encoding_of
 from reflectrl.wings.autoexplore.legible import CONTENT_BYTES, WITH_ENCODED_BYTES, without_encoded
 
 LONG_LINE = 500
-"""Shortest line of a file that is checked for encoded data, next to files that say that they hold some."""
+"""Files with a longer line are checked for encoded data; files that mention an encoding are checked in any case."""
 _ENCODED = (b"base64", b"-----BEGIN")
 _ENCODED_SUFFIXES = (".map", ".svg", ".pem", ".lock", ".crt")
 _SOURCE = re.compile(r'^\s*"source": \[$')
@@ -73,16 +73,16 @@ def notebook(text: str) -> str:
 
     Jupyter writes a line of source per line. Then all other lines become empty, so that line numbers fit the file.
     """
-    kept, inside, found = list[str](), False, False
+    source_lines, inside, has_source = list[str](), False, False
     for line in text.split("\n"):
         string = _STRING.match(line) if inside else None
         if string is not None:
-            kept.append(_string(string[1]).rstrip("\n"))
-            found = True
+            source_lines.append(_string(string[1]).rstrip("\n"))
+            has_source = True
         else:
             inside = _SOURCE.match(line) is not None
-            kept.append("")
-    return "\n".join(kept) if found else _cells(text)
+            source_lines.append("")
+    return "\n".join(source_lines) if has_source else _cells(text)
 
 
 def _cells(text: str) -> str:

@@ -49,28 +49,28 @@ class Corpus:
 
     @cached_property
     def folders(self) -> NDArray[np.int32]:
-        """Return the number of each file's folder."""
-        known: dict[str, int] = {}
-        found = [known.setdefault(path.rpartition("/")[0], len(known)) for path in self.paths]
-        return np.array(found, np.int32)
+        """Return the index of each file's folder: folders are numbered in the order in which they first occur."""
+        index_of: dict[str, int] = {}
+        indices = [index_of.setdefault(path.rpartition("/")[0], len(index_of)) for path in self.paths]
+        return np.array(indices, np.int32)
 
     def find(self, word: str) -> tuple[Files, Counts, Places]:
-        """Return the files that hold a word, the number of occurrences in each, and the places."""
-        if (known := self._found.get(word)) is not None:
-            return known
+        """Return the files that hold a word, the number of occurrences in each, and its zones as bit flags."""
+        if (cached := self._found.get(word)) is not None:
+            return cached
         parts: list[tuple[Files, Counts, Places]] = []
         for segment, numbers in zip(self._segments, self._numbers, strict=True):
-            found = segment.find(word)
-            if found is not None:
-                files = numbers[found[0]]
+            postings = segment.find(word)
+            if postings is not None:
+                files = numbers[postings[0]]
                 alive = files >= 0
-                parts.append((files[alive], found[1][alive].astype(np.float32), found[2][alive]))
+                parts.append((files[alive], postings[1][alive].astype(np.float32), postings[2][alive]))
         if not parts:
             parts.append((np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.uint8)))
-        files, times, places = (np.concatenate(column) for column in zip(*parts, strict=True))
+        files, times, zones = (np.concatenate(column) for column in zip(*parts, strict=True))
         if len(self._found) < 4096:
-            self._found[word] = files, times, places
-        return files, times, places
+            self._found[word] = files, times, zones
+        return files, times, zones
 
     def rarity(self, word: str) -> float:
         """Return the inverse document frequency of a word: positive, and larger for rarer words."""

@@ -54,10 +54,9 @@ class Engine:
         candidates = self.candidates(inquiry)
         scores = self._ranker.scores(candidates.grounds)
         probabilities = self._ranker.probabilities(scores)
-        order = sorted(range(len(scores)), key=lambda number: -scores[number])[:k]
+        order = sorted(range(len(scores)), key=lambda index: -scores[index])[:k]
         return [
-            self._hit(candidates, inquiry, number, float(scores[number]), float(probabilities[number]))
-            for number in order
+            self._hit(candidates, inquiry, index, float(scores[index]), float(probabilities[index])) for index in order
         ]
 
     def candidates(self, inquiry: Inquiry) -> Candidates:
@@ -78,17 +77,17 @@ class Engine:
         words = tuple(inquiry.forms[word] for word in candidates.words[rank])
         named = {word for _, word in spoken(path)}
         in_path = [inquiry.forms[word] for word in candidates.words[rank] if word in named]
-        found = self.index.read(path)
-        if found is None or not candidates.words[rank]:
+        file = self.index.read(path)
+        if file is None or not candidates.words[rank]:
             return Hit(path, score, words, why=_reason(in_path, "", [], words), probability=probability)
-        hits = found.hits({word: inquiry.forms[word] for word in candidates.words[rank]})
+        hits = file.hits({word: inquiry.forms[word] for word in candidates.words[rank]})
         passage = candidates.best[rank]
         if passage < 0:
-            held = found.held(hits)
-            passage = max(held, key=lambda number: len(held[number]), default=0)
-        start, end = found.span(passage)
-        line, text, inside = _best_line(found, hits, candidates.words[rank], start, end)
-        name = printable(found.names[passage])
+            passage_words = file.held(hits)
+            passage = max(passage_words, key=lambda index: len(passage_words[index]), default=0)
+        start, end = file.span(passage)
+        line, text, inside = _best_line(file, hits, candidates.words[rank], start, end)
+        name = printable(file.names[passage])
         why = _reason(in_path, name, [inquiry.forms[word] for word in inside], words)
         return Hit(path, score, words, line, text, start, end, name, why, probability)
 
@@ -105,29 +104,29 @@ def _best_line(
                 lines.setdefault(line, set()).add(word)
     if not lines:
         return (start if hits else None), "", []
-    worth = {word: len(words) - number for number, word in enumerate(words)}  # rarest first
+    worth = {word: len(words) - rank for rank, word in enumerate(words)}  # rarest first
     best = min(lines, key=lambda line: (-sum(worth[word] for word in lines[line]), line))
     text = file.text.split("\n", best)[best - 1]
-    held = set().union(*lines.values())
-    return best, printable(text[:LINE_CHARACTERS]), [word for word in words if word in held]
+    passage_words = set().union(*lines.values())
+    return best, printable(text[:LINE_CHARACTERS]), [word for word in words if word in passage_words]
 
 
 def _reason(in_path: Sequence[str], name: str, inside: Sequence[str], words: Sequence[str]) -> str:
     """Say in one line why a file may answer."""
-    said = []
+    reasons = []
     if in_path:
-        said.append(f"its path says {_listed(in_path)}")
+        reasons.append(f"its path says {_listed(in_path)}")
     if name and inside:
-        said.append(f"{name!r} holds {_listed(inside)}")
+        reasons.append(f"{name!r} holds {_listed(inside)}")
     elif inside:
-        said.append(f"a passage holds {_listed(inside)}")
-    return "; ".join(said) or (f"it holds {_listed(words)}" if words else "words of similar meaning")
+        reasons.append(f"a passage holds {_listed(inside)}")
+    return "; ".join(reasons) or (f"it holds {_listed(words)}" if words else "words of similar meaning")
 
 
 def _listed(words: Sequence[str]) -> str:
-    shown = list(words[:WORDS_IN_REASON])
-    more = len(words) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    first_words = list(words[:WORDS_IN_REASON])
+    more = len(words) - len(first_words)
+    return ", ".join(first_words) + (f" and {more} more" if more > 0 else "")
 
 
 def _remark(paths: Sequence[str], what: str) -> str:

@@ -1,7 +1,8 @@
 """Grounds for which a file may answer a question: numbers that the ranker weighs.
 
 The first group is read off the index for all files. The files that stand best there are read, and compared passage by
-passage. Every ground of words is the share of the question's words, weighted by rarity, that occur in a place.
+passage. Every ground of words is the share of the question's words, weighted by rarity, that occur in some zone of the
+file or in a passage.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ def collect(corpus: Corpus, inquiry: Inquiry, read: Read, tables: Tables) -> Can
     _of_kinds(corpus, first, columns)
     grounds = np.stack([columns[name].astype(np.float32) for name in COLUMNS], axis=1)
     order = sorted(weights, key=lambda word: (-weights[word], word))
-    held = [tuple(word for word in order if holders[word][file]) for file in first.tolist()]
-    return Candidates(first, grounds, best, held)
+    file_words = [tuple(word for word in order if holders[word][file]) for file in first.tolist()]
+    return Candidates(first, grounds, best, file_words)
 
 
 def _of_index(
@@ -103,17 +104,17 @@ def _of_index(
     norm = K1 * (1 - B + B * corpus.lengths / corpus.mean_length)
     total = sum(weight for word, weight in rarity.items() if len(corpus.find(word)[0])) or 1.0
     for word, weight in rarity.items():
-        files, times, places = corpus.find(word)
+        files, times, zones = corpus.find(word)
         holders[word] = np.zeros(size, bool)
         if not len(files):
             continue
         holders[word][files] = True
         share = weight / total
         table["bm25"][files] += weight * times * (K1 + 1) / (times + norm[files])
-        told = places >> COMMENT_SHIFT
+        comments = zones >> COMMENT_SHIFT
         for name, mask in (
-            ("stem", places & STEM > 0), ("folder", places & FOLDER > 0), ("defined", places & DEFINED > 0),
-            ("head", places & HEAD > 0), ("told", told > 0), ("code", places & CODE > 0), ("often", times >= OFTEN),
+            ("stem", zones & STEM > 0), ("folder", zones & FOLDER > 0), ("defined", zones & DEFINED > 0),
+            ("head", zones & HEAD > 0), ("told", comments > 0), ("code", zones & CODE > 0), ("often", times >= OFTEN),
         ):  # fmt: skip
             table[name][files[mask]] += share
         table["anywhere"][files] += share
@@ -145,15 +146,15 @@ def _of_kin(
     """Add the shares of the question's words for which a file holds a partner: a word with the same meaning."""
     for word, weight in rarity.items():
         best = {name: np.zeros(len(corpus), np.float32) for name in ("kin stem", "kin defined", "kin anywhere")}
-        for other, strength in kin.of(word):
-            files, _, places = corpus.find(other)
-            if other in rarity or not len(files):
+        for partner, strength in kin.of(word):
+            files, _, zones = corpus.find(partner)
+            if partner in rarity or not len(files):
                 continue
             # A common partner of a rare word must not count like the rare word.
-            value = strength * min(1.0, corpus.rarity(other) / max(weight, 0.1))
-            masks = {"kin stem": places & (STEM | FOLDER) > 0, "kin defined": places & DEFINED > 0}
-            for name, held in {**masks, "kin anywhere": places >= 0}.items():
-                best[name][files[held]] = np.maximum(best[name][files[held]], value)
+            value = strength * min(1.0, corpus.rarity(partner) / max(weight, 0.1))
+            masks = {"kin stem": zones & (STEM | FOLDER) > 0, "kin defined": zones & DEFINED > 0}
+            for name, mask in {**masks, "kin anywhere": zones >= 0}.items():
+                best[name][files[mask]] = np.maximum(best[name][files[mask]], value)
         for name, values in best.items():
             table[name] += weight / total * values
 
@@ -180,9 +181,11 @@ def _of_paths(
     meaning: Meaning | None,
 ) -> None:
     paths = [corpus.paths[file] for file in first.tolist()]
-    asked = set(inquiry.forms)
+    question_words = set(inquiry.forms)
     stems = [words(path.rpartition("/")[2].partition(".")[0]) for path in paths]
-    columns["stem precision"] = np.array([len(asked & set(stem)) / len(stem) if stem else 0.0 for stem in stems])
+    columns["stem precision"] = np.array(
+        [len(question_words & set(stem)) / len(stem) if stem else 0.0 for stem in stems]
+    )
     joined = [
         "=" + path.rpartition("/")[2].partition(".")[0].replace("_", "").replace("-", "").lower() for path in paths
     ]
@@ -191,8 +194,8 @@ def _of_paths(
     columns["depth"] = np.array([min(path.count("/"), 8) / 8 for path in paths])
     columns["meaning path"] = np.zeros(len(first), np.float32)
     if meaning is not None and len(first):
-        about = meaning.groups([words(path) for path in paths], {})
-        columns["meaning path"] = about @ meaning.of(weights or dict.fromkeys(inquiry.forms, 1.0))
+        path_vectors = meaning.groups([words(path) for path in paths], {})
+        columns["meaning path"] = path_vectors @ meaning.of(weights or dict.fromkeys(inquiry.forms, 1.0))
 
 
 def _of_passages(
@@ -209,7 +212,7 @@ def _of_passages(
         columns[name] = np.zeros(len(first), np.float32)
     total = sum(weights.values()) or 1.0
     forms = {word: inquiry.forms[word] for word in weights}
-    asked = meaning.of(weights) if meaning is not None else None
+    question_vector = meaning.of(weights) if meaning is not None else None
     best = [-1] * len(first)
     worth = {
         pair: (weights[pair[0]] + weights[pair[1]]) / 2
@@ -218,42 +221,44 @@ def _of_passages(
     }
     total_pairs = sum(worth.values()) or 1.0
     texts: dict[int, ReadFile] = {}
-    for place, file in enumerate(first[:READ].tolist()):
-        found = read(corpus.paths[file])
-        if found is None:
+    for row, file_index in enumerate(first[:READ].tolist()):
+        file = read(corpus.paths[file_index])
+        if file is None:
             continue
-        columns["was read"][place] = 1.0
-        texts[place] = found
-        hits = found.hits(forms)
+        columns["was read"][row] = 1.0
+        texts[row] = file
+        hits = file.hits(forms)
         adjacent = [pair for pair in worth if _follow(hits.get(pair[0]), hits.get(pair[1]), len(forms[pair[0]]))]
-        columns["phrases"][place] = sum(worth[pair] for pair in adjacent) / total_pairs
-        in_names = [set(names) for names in (*found.words, words(corpus.paths[file]))]
+        columns["phrases"][row] = sum(worth[pair] for pair in adjacent) / total_pairs
+        in_names = [set(names) for names in (*file.words, words(corpus.paths[file_index]))]
         named = [pair for pair in adjacent if any(pair[0] in names and pair[1] in names for names in in_names)]
-        columns["phrases named"][place] = sum(worth[pair] for pair in named) / total_pairs
-        sizes = found.sizes()
-        scores = [_bm25_of(held, weights, sizes[passage]) for passage, held in found.counts(hits).items()]
-        columns["passage bm25"][place] = max(scores, default=0.0) / total
+        columns["phrases named"][row] = sum(worth[pair] for pair in named) / total_pairs
+        sizes = file.sizes()
+        scores = [
+            _bm25_of(passage_words, weights, sizes[passage]) for passage, passage_words in file.counts(hits).items()
+        ]
+        columns["passage bm25"][row] = max(scores, default=0.0) / total
         values = {
             passage: (
-                sum(weights[word] for word in held) / total,
-                sum(weights[word] for word in held if word in found.words[passage]) / total,
+                sum(weights[word] for word in passage_words) / total,
+                sum(weights[word] for word in passage_words if word in file.words[passage]) / total,
             )
-            for passage, held in found.held(hits).items()
+            for passage, passage_words in file.held(hits).items()
         }
         ranked = sorted(values, key=lambda passage: -(values[passage][0] + 0.5 * values[passage][1]))
         if ranked:
-            best[place] = ranked[0]
-            columns["passage"][place] = max(value for value, _ in values.values())
-            columns["passage named"][place] = max(named for _, named in values.values())
-            columns["passage words"][place] = sum(values[ranked[0]])
-            columns["three passages"][place] = sum(values[passage][0] for passage in ranked[:3]) / 3
-        used = [name for form in inquiry.identifiers.values() if (name := form.lower()) in found.lower]
-        columns["identifiers used"][place] = len(used) / max(len(inquiry.identifiers), 1)
-        if asked is not None and meaning is not None:
-            similar = meaning.groups(found.words, {}) @ asked
+            best[row] = ranked[0]
+            columns["passage"][row] = max(value for value, _ in values.values())
+            columns["passage named"][row] = max(named for _, named in values.values())
+            columns["passage words"][row] = sum(values[ranked[0]])
+            columns["three passages"][row] = sum(values[passage][0] for passage in ranked[:3]) / 3
+        used = [name for form in inquiry.identifiers.values() if (name := form.lower()) in file.lower]
+        columns["identifiers used"][row] = len(used) / max(len(inquiry.identifiers), 1)
+        if question_vector is not None and meaning is not None:
+            similar = meaning.groups(file.words, {}) @ question_vector
             top = np.sort(similar)[::-1][:3] if len(similar) else np.zeros(1)
-            columns["meaning name"][place] = top[0]
-            columns["meaning names"][place] = top.mean()
+            columns["meaning name"][row] = top[0]
+            columns["meaning names"][row] = top.mean()
     _of_references(corpus, first, texts, columns["referred"])
     return best
 
@@ -265,7 +270,7 @@ def _bm25_of(counts: Mapping[str, int], rarity: Mapping[str, float], size: int) 
 
 
 def _follow(before: Sequence[int] | None, after: Sequence[int] | None, length: int) -> bool:
-    """Return whether a word follows another one at some place, as in `retry_policy` or "policy of retries"."""
+    """Return whether one word follows another anywhere, as in `retry_policy` or "policy of retries"."""
     if not before or not after:
         return False
     later = iter(after)
@@ -283,18 +288,18 @@ def _follow(before: Sequence[int] | None, after: Sequence[int] | None, length: i
 def _of_references(
     corpus: Corpus, first: NDArray[np.int32], texts: Mapping[int, ReadFile], column: NDArray[np.float32]
 ) -> None:
-    """Add the share of the other files that were read and name this one: callers stand beside what they call."""
-    for place in texts:
-        stem = corpus.paths[int(first[place])].rpartition("/")[2].partition(".")[0].lower()
+    """Add the share of the other files that were read and that name this file, as its callers do."""
+    for row in texts:
+        stem = corpus.paths[int(first[row])].rpartition("/")[2].partition(".")[0].lower()
         if len(stem) < SHORT_STEM:
             continue
-        naming = [other for other, found in texts.items() if other != place and stem in found.lower]
-        column[place] = len(naming) / max(len(texts) - 1, 1)
+        naming = [other for other, file in texts.items() if other != row and stem in file.lower]
+        column[row] = len(naming) / max(len(texts) - 1, 1)
 
 
 def _of_kinds(corpus: Corpus, first: NDArray[np.int32], columns: dict[str, NDArray[np.float32]]) -> None:
-    for number, name in enumerate(kinds.NAMES):
-        columns[f"kind {name}"] = (corpus.kinds[first] == number).astype(np.float32)
+    for kind, name in enumerate(kinds.NAMES):
+        columns[f"kind {name}"] = (corpus.kinds[first] == kind).astype(np.float32)
     bits = {"test": kinds.TEST, "generated": kinds.GENERATED, "vendored": kinds.VENDORED, "example": kinds.EXAMPLE,
             "init": kinds.INIT, "root": kinds.ENTRY}  # fmt: skip
     for name, bit in bits.items():

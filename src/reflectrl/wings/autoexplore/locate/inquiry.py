@@ -51,5 +51,5 @@ class Inquiry:
                 names.setdefault(identifier(name), name)
         paths = dict.fromkeys(match[0].strip("./").lower() for match in _PATH.finditer(text))
         order = [word for _, word in spoken(text) if word in forms]
-        pairs = dict.fromkeys((one, other) for one, other in pairwise(order) if one != other)
+        pairs = dict.fromkeys((first, second) for first, second in pairwise(order) if first != second)
         return cls(text, forms, names, tuple(path for path in paths if len(path) > 3), tuple(pairs))

@@ -38,7 +38,7 @@ AT_ONCE = 4096
 WORTH_PROCESSES = 400
 """Smallest number of files that are divided among processes."""
 SMALL, MOST_SMALL = 256, 8
-"""Segments of fewer files are made one, once there are more of them."""
+"""Segments with fewer than `SMALL` files are merged once there are more than `MOST_SMALL` of them."""
 KEPT_FILES = 512
 """Number of files whose text is kept between questions."""
 CUT, UNDECODABLE, UNREADABLE = 1, 2, 4
@@ -63,9 +63,9 @@ def scan(root: Path, paths: Sequence[str]) -> Scanned:
         remark, text, data, stamp = 0, b"", b"", Stamp(0, 0, False)
         try:
             data, stamp = sandbox.read(path, bytes_to_read(path))
-            found = contents(path, data, len(data) == stamp.size)
-            text = found.text.encode("utf-8", "replace")
-            remark = CUT * found.cut | UNDECODABLE * found.undecodable
+            searchable = contents(path, data, len(data) == stamp.size)
+            text = searchable.text.encode("utf-8", "replace")
+            remark = CUT * searchable.cut | UNDECODABLE * searchable.undecodable
         except OSError:
             remark = UNREADABLE
         builder.add(path, text)
@@ -123,17 +123,17 @@ class LiveIndex:
             why = f"left out are {left_out}" if left_out else "it is empty"
             raise UserError(f"{str(self.root)!r} holds no file to explore: {why}")
         self.left_out = walked.left_out
-        kept = {
+        unchanged = {
             path: entry
             for path, stamp in walked.files.items()
             if (entry := former.entries.get(path)) is not None and entry.segment >= 0 and entry.stamp == stamp
         }
-        changed = [path for path in walked.files if path not in kept]
+        changed = [path for path in walked.files if path not in unchanged]
         refused = {path: (stamp, reason) for path, (stamp, reason) in walked.refused.items()}
         self.indexed = len(changed)
-        gone = len(kept) + len(refused) < len(former.entries)
+        gone = len(unchanged) + len(refused) < len(former.entries)
         if changed or gone or not len(self.corpus) or len(walked.files) != len(self.corpus):
-            self._update(kept, changed, refused, save=bool(changed or gone))
+            self._update(unchanged, changed, refused, save=bool(changed or gone))
 
     def _stamps(self) -> Mapping[str, tuple[Stamp, str | None]]:
         """Return path → stamp, and the reason for leaving the file out. It is made once per list."""
@@ -149,28 +149,28 @@ class LiveIndex:
     ) -> None:
         """Make segments of changed files, and a new list."""
         sizes = Counter(entry.segment for entry in unchanged.values())
-        small = [number for number, files in sizes.items() if files < SMALL]
+        small = [position for position, files in sizes.items() if files < SMALL]
         if changed and len(small) > MOST_SMALL:
             changed = sorted({*changed, *(path for path, entry in unchanged.items() if entry.segment in small)})
             unchanged = {path: entry for path, entry in unchanged.items() if entry.segment not in small}
         used = sorted({entry.segment for entry in unchanged.values()})
-        names = [self._listing.segments[number] for number in used]
-        renumbered = {number: place for place, number in enumerate(used)}
+        names = [self._listing.segments[position] for position in used]
+        renumbered = {position: new_position for new_position, position in enumerate(used)}
         entries = {path: _moved(entry, renumbered) for path, entry in unchanged.items()}
-        made: dict[str, Arrays] = {}
+        new_segments: dict[str, Arrays] = {}
         for scanned in self._scanned(changed):
             name = name_of(scanned.arrays)
-            made[name] = scanned.arrays
-            for number, path in enumerate(scanned.paths):
-                entries[path] = Entry(scanned.stamps[number], scanned.digests[number], len(names), number)
+            new_segments[name] = scanned.arrays
+            for position, path in enumerate(scanned.paths):
+                entries[path] = Entry(scanned.stamps[position], scanned.digests[position], len(names), position)
             names.append(name)
         reasons = sorted({reason for _, reason in refused.values()})
         for path, (stamp, reason) in refused.items():
             entries[path] = Entry(stamp, bytes(8), -1, reasons.index(reason))
         self._listing = Listing(dict(sorted(entries.items())), names, reasons)
-        self._arrays = {name: made[name] if name in made else self._arrays[name] for name in names}
+        self._arrays = {name: new_segments[name] if name in new_segments else self._arrays[name] for name in names}
         if save:
-            self._store.save(self._listing, made)
+            self._store.save(self._listing, new_segments)
         self._build()
 
     def _scanned(self, paths: Sequence[str]) -> Iterable[Scanned]:
@@ -193,9 +193,9 @@ class LiveIndex:
         paths = [path for path, entry in self._listing.entries.items() if entry.segment >= 0]
         arrays = [self._arrays[name] for name in self._listing.segments]
         numbers: list[NDArray[np.int32]] = [np.full(len(each["lengths"]), -1, np.int32) for each in arrays]
-        for number, path in enumerate(paths):
+        for file_index, path in enumerate(paths):
             entry = self._listing.entries[path]
-            numbers[entry.segment][entry.number] = number
+            numbers[entry.segment][entry.number] = file_index
         self.corpus = Corpus(paths, [Segment(each) for each in arrays], numbers)
         self._remarks = {}
 

@@ -90,8 +90,8 @@ class LocateServer(MCPServer):
         for tool in await self.list_tools():
             unknown = sorted(set(arguments) - set(tool.input_schema.get("properties", {})))
             if tool.name == name and unknown:
-                known = ", ".join(tool.input_schema.get("properties", {}))
-                raise ToolError(f"{name} has no argument {unknown[0]!r}; it has {known}")
+                valid_names = ", ".join(tool.input_schema.get("properties", {}))
+                raise ToolError(f"{name} has no argument {unknown[0]!r}; it has {valid_names}")
         return await super().call_tool(name, arguments, *rest, **more)
 
 
@@ -123,9 +123,11 @@ def make_server(locator: Locator) -> MCPServer:
 
     @server.tool(title="Outline a file", description=_OUTLINE, annotations=hints)
     def outline(path: Path) -> str:
-        found = definitions(path, _text(locator, path))
+        defined = definitions(path, _text(locator, path))
         lines = [
-            f"{one.line}: {one.kind} {one.name}{one.signature}" + (f": {one.doc}" if one.doc else "") for one in found
+            f"{definition.line}: {definition.kind} {definition.name}{definition.signature}"
+            + (f": {definition.doc}" if definition.doc else "")
+            for definition in defined
         ]
         return "\n".join(lines) or "nothing is defined there"
 

@@ -23,10 +23,10 @@ class Meaning:
 
     def of(self, weights: Mapping[str, float]) -> Vector:
         """Return the unit vector of weighted words; zeros if none is in the table."""
-        known = [(self._rows[word], weight) for word, weight in weights.items() if word in self._rows]
-        if not known:
+        weighted_rows = [(self._rows[word], weight) for word, weight in weights.items() if word in self._rows]
+        if not weighted_rows:
             return np.zeros(self.size, np.float32)
-        rows, shares = zip(*known, strict=True)
+        rows, shares = zip(*weighted_rows, strict=True)
         return unit(np.array(shares, np.float32) @ self._units[list(rows)])
 
     def groups(self, groups: Iterable[Iterable[str]], weight: Mapping[str, float]) -> NDArray[np.float32]:
@@ -37,10 +37,10 @@ class Meaning:
         """
         rows, shares, sizes = list[int](), list[float](), list[int]()
         for group in groups:
-            known = [word for word in group if word in self._rows]
-            rows += [self._rows[word] for word in known]
-            shares += [weight.get(word, 1.0) for word in known]
-            sizes.append(len(known))
+            in_table = [word for word in group if word in self._rows]
+            rows += [self._rows[word] for word in in_table]
+            shares += [weight.get(word, 1.0) for word in in_table]
+            sizes.append(len(in_table))
         sums = np.zeros((len(sizes), self.size), np.float32)
         if rows:
             owner = np.repeat(np.arange(len(sizes)), sizes)

@@ -12,7 +12,7 @@ from reflectrl.wings.autoexplore.locate.syntax import syntax_of
 from reflectrl.wings.autoexplore.words import stem, words_of
 
 MOST_LINES = 60
-"""Longest passage, in lines. What follows begins a passage without a name."""
+"""Longest passage, in lines. The rest of a longer one is divided into passages without a name."""
 PARAGRAPH_LINES = 25
 """Length of the passages of a file without definitions."""
 MOST_PASSAGES = 400
@@ -25,7 +25,8 @@ class Passage:
 
     Attributes:
         name: name of the definition, or the heading; "" for a paragraph.
-        start: offset of its first character; `end`: of the first one behind it.
+        start: offset of its first character.
+        end: offset of the first character behind it.
         words: words of its name.
         held: words of the question that it holds.
     """
@@ -55,12 +56,12 @@ class ReadFile:
 
     def hits(self, forms: Mapping[str, str]) -> dict[str, list[int]]:
         """Return word → offsets at which it occurs, for the words of a question that occur."""
-        found: dict[str, list[int]] = {}
+        hits: dict[str, list[int]] = {}
         for word, form in forms.items():
             offsets = self._offsets(word, form)
             if offsets:
-                found[word] = offsets
-        return found
+                hits[word] = offsets
+        return hits
 
     def _offsets(self, word: str, form: str) -> list[int]:
         prefix = _shared_prefix(word, form)
@@ -88,20 +89,20 @@ class ReadFile:
 
     def counts(self, hits: Mapping[str, Sequence[int]]) -> dict[int, dict[str, int]]:
         """Return index of a passage → word of the question → number of occurrences, for passages that hold any."""
-        found: dict[int, dict[str, int]] = {}
+        counts_by_passage: dict[int, dict[str, int]] = {}
         for word, offsets in hits.items():
             for offset in offsets:
-                counts = found.setdefault(bisect.bisect_right(self._bounds, offset) - 1, {})
+                counts = counts_by_passage.setdefault(bisect.bisect_right(self._bounds, offset) - 1, {})
                 counts[word] = counts.get(word, 0) + 1
-        return found
+        return counts_by_passage
 
     def held(self, hits: Mapping[str, Sequence[int]]) -> dict[int, set[str]]:
         """Return index of a passage → words of the question in it, for passages that hold any."""
-        found: dict[int, set[str]] = {}
+        words_by_passage: dict[int, set[str]] = {}
         for word, offsets in hits.items():
             for offset in offsets:
-                found.setdefault(bisect.bisect_right(self._bounds, offset) - 1, set()).add(word)
-        return found
+                words_by_passage.setdefault(bisect.bisect_right(self._bounds, offset) - 1, set()).add(word)
+        return words_by_passage
 
     def span(self, passage: int) -> tuple[int, int]:
         """Return first and last line of a passage, from 1."""
@@ -130,8 +131,8 @@ def _split(name: str) -> list[str]:
 def _shared_prefix(word: str, form: str) -> str:
     """Return the beginning that all forms of a word share: "retr" for "retry" and "retries"."""
     count = 0
-    for one, other in zip(word, form, strict=False):
-        if one != other:
+    for letter, form_letter in zip(word, form, strict=False):
+        if letter != form_letter:
             break
         count += 1
     prefix = word[: max(count, min(3, len(word)))]
@@ -171,10 +172,10 @@ def _cut_long(text: str, names: list[str], bounds: list[int]) -> tuple[list[str]
         cut_bounds.append(start)
         if end - start < longest * 10:
             continue
-        place, lines = start, 0
-        while len(cut_names) < 2 * MOST_PASSAGES and 0 <= (place := text.find("\n", place + 1)) < end - 1:
+        offset, lines = start, 0
+        while len(cut_names) < 2 * MOST_PASSAGES and 0 <= (offset := text.find("\n", offset + 1)) < end - 1:
             lines += 1
             if lines % longest == 0:
                 cut_names.append("")
-                cut_bounds.append(place + 1)
+                cut_bounds.append(offset + 1)
     return cut_names, cut_bounds

@@ -24,9 +24,9 @@ from reflectrl.wings.autoexplore.locate.syntax import syntax_of
 from reflectrl.wings.autoexplore.words import LONGEST, PART, word_of, words
 
 STEM, FOLDER, DEFINED, HEAD, CODE = (1 << bit for bit in range(5))
-"""Places of a word in a file: its name, a folder's name, the name of a definition, the first comment, code."""
+"""Bit flags of the zones of a file: its name, a folder's name, names of definitions, the first comment, code."""
 COMMENT_SHIFT = 5
-"""Two bits above the places: 0, 1, 2 or 3 and more occurrences in comments and documentation."""
+"""Two bits above the zones: 0, 1, 2 or 3 and more occurrences in comments and documentation."""
 HEAD_CHARACTERS = 500
 """Length of the first comment, or of the beginning of prose, that counts as `HEAD`."""
 MOST_COUNT = 255
@@ -78,21 +78,21 @@ class SegmentBuilder:
         syntax = syntax_of(path)
         counts = Counter(_runs(data))
         if syntax.comments is None:
-            told, counts_told = data, counts
+            comments, comment_counts = data, counts
         else:
-            told = b"\n".join(syntax.comments.findall(data))
-            counts_told = Counter(_runs(told))
-        self._extend(counts, counts_told)
+            comments = b"\n".join(syntax.comments.findall(data))
+            comment_counts = Counter(_runs(comments))
+        self._extend(counts, comment_counts)
         folder, _, name = path.encode("utf-8", "surrogateescape").rpartition(b"/")
         self._mark(_runs(name.partition(b".")[0] or name), STEM)
         self._mark(_runs(folder), FOLDER)
-        self._mark(_runs(told[:HEAD_CHARACTERS]), HEAD)
+        self._mark(_runs(comments[:HEAD_CHARACTERS]), HEAD)
         if syntax.definitions is not None:
-            found = syntax.definitions.findall(b"\n" + data)
-            names = set(map(_first, found)) if found and type(found[0]) is tuple else set(found)
+            matches = syntax.definitions.findall(b"\n" + data)
+            names = set(map(_first, matches)) if matches and type(matches[0]) is tuple else set(matches)
             self._mark(_runs(b" ".join(names)), DEFINED)
-            whole = (name.replace(b"_", b"").lower() for name in names if len(name) > 2 and _NAME.fullmatch(name))
-            self._mark([b"=" + name for name in whole], DEFINED)
+            identifiers = (name.replace(b"_", b"").lower() for name in names if len(name) > 2 and _NAME.fullmatch(name))
+            self._mark([b"=" + name for name in identifiers], DEFINED)
         self._entries_D.append(len(self._term_E) - before)
         kind, properties = kind_of(path, data[:1000])
         self._kind_D.append(kind)
@@ -105,7 +105,7 @@ class SegmentBuilder:
         self._place_E.frombytes(bytes(len(counts)))
 
     def _mark(self, terms: Iterable[bytes], bit: int) -> None:
-        """Add a place to terms, without counting them again."""
+        """Add a zone to terms, without counting them again."""
         distinct = set(terms)
         self._term_E.extend(map(self._terms.__getitem__, distinct))
         nothing = bytes(4 * len(distinct))
@@ -138,18 +138,18 @@ class SegmentBuilder:
         row_entry = row_entry[order]
         first_P = np.flatnonzero(np.diff(pair, prepend=-1))
         times_P = _added(np.frombuffer(self._times_E, np.int32)[row_entry], first_P)
-        told_P = _added(np.frombuffer(self._told_E, np.int32)[row_entry], first_P)
-        places = np.frombuffer(self._place_E, np.uint8)[row_entry]
-        place_P = np.bitwise_or.reduceat(places, first_P) if len(first_P) else places
-        place_P = place_P | (CODE * (times_P > told_P)).astype(np.uint8)
-        times_P = times_P + (place_P & (STEM | FOLDER) > 0)  # the path counts like a line of the text
+        comment_times_P = _added(np.frombuffer(self._told_E, np.int32)[row_entry], first_P)
+        zones = np.frombuffer(self._place_E, np.uint8)[row_entry]
+        zones_P = np.bitwise_or.reduceat(zones, first_P) if len(first_P) else zones
+        zones_P = zones_P | (CODE * (times_P > comment_times_P)).astype(np.uint8)
+        times_P = times_P + (zones_P & (STEM | FOLDER) > 0)  # the path counts like a line of the text
         word_P, file_P = np.divmod(pair[first_P], max(files, 1))
         return {
             "keys": keys_W[order_W],
             "starts": np.concatenate(([0], np.bincount(word_P, minlength=len(keys_W)).cumsum())).astype(np.uint32),
             "files": file_P.astype(np.uint16 if files <= 1 << 16 else np.uint32),
             "times": np.minimum(times_P, MOST_COUNT).astype(np.uint8),
-            "places": place_P | (np.minimum(told_P, 3) << COMMENT_SHIFT).astype(np.uint8),
+            "places": zones_P | (np.minimum(comment_times_P, 3) << COMMENT_SHIFT).astype(np.uint8),
             "lengths": np.bincount(file_P, times_P, files).astype(np.uint32),
             "kinds": np.frombuffer(self._kind_D, np.uint8).copy(),
             "properties": np.frombuffer(self._properties_D, np.uint8).copy(),
@@ -172,14 +172,14 @@ class _Words:
             return [text]
         if not text.isascii() or len(text) > LONGEST:
             return words(text)
-        found = []
+        stems = []
         for part in PART.findall(text):
             word = self._stems.get(part)
             if word is None:
                 word = self._stems[part] = word_of(part.lower())
             if word:
-                found.append(word)
-        return found
+                stems.append(word)
+        return stems
 
 
 def _added(values: NDArray[np.int32], first: NDArray[np.intp]) -> NDArray[np.int32]:
@@ -198,10 +198,10 @@ class Segment:
         return len(self.lengths)
 
     def find(self, word: str) -> tuple[NDArray[np.generic], NDArray[np.generic], NDArray[np.generic]] | None:
-        """Return the files that hold a word, the number of occurrences, and the places; None if no file does."""
+        """Return the files that hold a word, the number of occurrences, and the zones; None if no file does."""
         key = np.uint64(key_of(word))
-        number = int(np.searchsorted(self._keys_W, key))
-        if number == len(self._keys_W) or self._keys_W[number] != key:
+        word_index = int(np.searchsorted(self._keys_W, key))
+        if word_index == len(self._keys_W) or self._keys_W[word_index] != key:
             return None
-        found = slice(int(self._starts_W[number]), int(self._starts_W[number + 1]))
-        return self._files_P[found], self._times_P[found], self._places_P[found]
+        postings = slice(int(self._starts_W[word_index]), int(self._starts_W[word_index + 1]))
+        return self._files_P[postings], self._times_P[postings], self._places_P[postings]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,10 +65,10 @@ class Listing:
 
 def cache_folder() -> Path | None:
     """Return the folder of caches; None if the user wants none."""
-    given = os.environ.get(VARIABLE, "")
-    if given.lower() in ("off", "0", "no"):
+    setting = os.environ.get(VARIABLE, "")
+    if setting.lower() in ("off", "0", "no"):
         return None
-    base = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reflectrl"
+    base = Path(setting) if setting else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reflectrl"
     return base / "locate"
 
 
@@ -97,7 +97,7 @@ class Store:
         for name in listing.segments:
             with suppress(DamagedError):
                 arrays[name] = read(self.folder / (name + _SUFFIX))
-        missing = {number for number, name in enumerate(listing.segments) if name not in arrays}
+        missing = {segment_index for segment_index, name in enumerate(listing.segments) if name not in arrays}
         if missing:
             listing.entries = {path: entry for path, entry in listing.entries.items() if entry.segment not in missing}
         return listing, arrays
@@ -131,8 +131,8 @@ def name_of(arrays: Arrays) -> str:
 
 def _is_own(folder: Path) -> bool:
     """Return whether a folder is this user's own: no link, and not writable by others."""
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def _as_arrays(listing: Listing) -> Arrays:
@@ -169,8 +169,3 @@ def _text(text: str) -> NDArray[np.generic]:
 def _texts(array: NDArray[np.generic]) -> list[str]:
     text = array.tobytes().decode("utf-8", "surrogateescape")
     return text.split("\0") if text else []
-
-
-def keep(entries: Sequence[tuple[str, Entry]]) -> dict[str, Entry]:
-    """Return entries sorted by path."""
-    return dict(sorted(entries))

@@ -204,8 +204,8 @@ _NAMES = {
 
 @lru_cache(maxsize=1024)
 def _of_name(name: str) -> Syntax:
-    found = _NAMES.get(name) or _SUFFIXES.get(name.rpartition(".")[2] if "." in name else "", _OTHER)
-    return _compiled(found)
+    source = _NAMES.get(name) or _SUFFIXES.get(name.rpartition(".")[2] if "." in name else "", _OTHER)
+    return _compiled(source)
 
 
 def syntax_of(path: str) -> Syntax:

@@ -48,7 +48,7 @@ def unpack(archive: Path, folder: Path) -> str:
 
 def _unpack_tar(archive: Path, folder: Path) -> None:
     with tarfile.open(archive, "r:*") as tar:
-        members = [one for one in tar if one.isdir() or (one.isreg() and not one.name.endswith(_COMPILED))]
+        members = [entry for entry in tar if entry.isdir() or (entry.isreg() and not entry.name.endswith(_COMPILED))]
         _require_size(sum(member.size for member in members))
         tar.extractall(folder, members=members, filter="data")  # refuses absolute names, `..` and devices
 
@@ -56,7 +56,7 @@ def _unpack_tar(archive: Path, folder: Path) -> None:
 def _unpack_zip(archive: Path, folder: Path) -> None:
     """Unpack a zip file as safely as tarfile's data filter. zipfile itself would silently put `../x` inside."""
     with zipfile.ZipFile(archive) as file:
-        members = [one for one in file.infolist() if not one.is_dir() and not one.filename.endswith(_COMPILED)]
+        members = [entry for entry in file.infolist() if not entry.is_dir() and not entry.filename.endswith(_COMPILED)]
         _require_size(sum(member.file_size for member in members))
         for member in members:
             path = PurePosixPath(member.filename)
@@ -74,11 +74,11 @@ def _require_size(size: int) -> None:
 
 def _take_metadata(root: Path) -> str:
     """Return the text of the metadata, and remove all its copies."""
-    places = [root, *sorted(root.glob("*.dist-info")), *sorted(root.rglob("*.egg-info"))]
-    found = [place / name for place in places for name in _METADATA if (place / name).is_file()]
-    text = found[0].read_text(encoding="utf-8", errors="replace") if found else ""
-    for place in places[1:]:
-        shutil.rmtree(place, ignore_errors=True)
+    folders = [root, *sorted(root.glob("*.dist-info")), *sorted(root.rglob("*.egg-info"))]
+    metadata_files = [folder / name for folder in folders for name in _METADATA if (folder / name).is_file()]
+    text = metadata_files[0].read_text(encoding="utf-8", errors="replace") if metadata_files else ""
+    for folder in folders[1:]:
+        shutil.rmtree(folder, ignore_errors=True)
     for name in _METADATA:
         (root / name).unlink(missing_ok=True)
     return text

@@ -39,8 +39,8 @@ class Asker(Naming):
         elif topic.kind == "section":
             question = self._about_section(topic)
         else:
-            ways = (self._short, self._medium, self._long, self._report)
-            question = self.rng.choices(ways, list(STYLES.values()))[0](topic)
+            writers = (self._short, self._medium, self._long, self._report)
+            question = self.rng.choices(writers, list(STYLES.values()))[0](topic)
         return _finished(question) if question else None
 
     # ---- code --------------------------------------------------------------------------------------------------------
@@ -68,17 +68,17 @@ class Asker(Naming):
         if what is None:
             return None
         noun = "code" if topic.source == "comment" or topic.kind == "constant" else topic.kind
-        given = {"place": self.place(topic, 0.6), "noun": noun, "the_rest": the(what.rest), **forms(what)}
-        return self.phrase("medium_actions" if what.verb else _kind_of(what.rest, "medium_things")).format(**given)
+        values = {"place": self.place(topic, 0.6), "noun": noun, "the_rest": the(what.rest), **forms(what)}
+        return self.phrase("medium_actions" if what.verb else _kind_of(what.rest, "medium_things")).format(**values)
 
     def _long(self, topic: Topic) -> str | None:
-        told = "" if topic.source == "comment" else topic.told
-        if not (told or len(parts(topic.name)) > 1):
+        sentence = "" if topic.source == "comment" else topic.told
+        if not (sentence or len(parts(topic.name)) > 1):
             return None
         detail = self.remark(topic.told) if topic.source == "comment" else self.detail(topic)
         others = topic.calls or topic.bases or topic.takes
         question = self.phrase("long" if detail else "whole").format(
-            thing=self.thing(topic.kind, topic.name, told) + self.place(topic, 0.7),
+            thing=self.thing(topic.kind, topic.name, sentence) + self.place(topic, 0.7),
             detail=detail,
             other=self.things(others) if others else "its callers",
             role=self.phrase("roles"),
@@ -96,8 +96,8 @@ class Asker(Naming):
         more = self.detail(topic)
         trouble = self.phrase("reports").format(goal=f"{what.verb} {what.rest}", **forms(what))
         hint = f" It seems to {more}." if more and self.chance(0.6) else ""
-        thing = f" Perhaps {self.thing(topic.kind, topic.name, topic.told)} is to blame." if self.chance(0.4) else ""
-        return f"{trouble}{hint}{thing} {self.phrase('asking')}"
+        suspect = f" Perhaps {self.thing(topic.kind, topic.name, topic.told)} is to blame." if self.chance(0.4) else ""
+        return f"{trouble}{hint}{suspect} {self.phrase('asking')}"
 
     # ---- documentation and data --------------------------------------------------------------------------------------
 

@@ -77,16 +77,16 @@ def commit_questions(entry: RepoEntry, root: Path, trees: Path, most: int, seed:
         seed: seed of the choice of commits and the wording.
     """
     rng = random.Random(named_seed("autoexplore-commits", seed, entry.name))
-    asked = Asked()
+    collected = Asked()
     if not is_clone(root):
-        return asked
-    found = [commit for commit in telling_commits(root) if commit.path]
+        return collected
+    candidates = [commit for commit in telling_commits(root) if commit.path]
     with Commits(root) as commits:
-        for commit in rng.sample(found, len(found)):
-            if len(asked.trees) == most:
+        for commit in rng.sample(candidates, len(candidates)):
+            if len(collected.trees) == most:
                 break
-            _ask(entry, commits, trees, commit, rng, asked)
-    return asked
+            _ask(entry, commits, trees, commit, rng, collected)
+    return collected
 
 
 def _ask(entry: RepoEntry, commits: Commits, trees: Path, commit: Commit, rng: random.Random, asked: Asked) -> None:
@@ -138,12 +138,12 @@ def is_telling(message: str) -> bool:
 
 def question_of_message(message: str, rng: random.Random) -> str | None:
     """Turn the message of a commit into a question; return None if the message cannot be parsed."""
-    told = plain(_TRIMMED.sub("", message))
-    if (fix := _FIX.match(told)) is not None:
-        return _about_trouble(told[fix.end() :], rng)
-    what = said(told)
+    text = plain(_TRIMMED.sub("", message))
+    if (fix := _FIX.match(text)) is not None:
+        return _about_trouble(text[fix.end() :], rng)
+    what = said(text)
     if what is None or not what.verb:
-        return _about_trouble(told, rng) if _IS_FIX.match(message) else None
+        return _about_trouble(text, rng) if _IS_FIX.match(message) else None
     forms = {"base": what.verb, "third": third(what.verb), "done": participle(what.verb)}
     rest = reworded(shortened(what.rest, MOST_WORDS), rng, REWORDED)
     return tidy(rng.choice(phrases("changing")).format(rest=rest, **forms))

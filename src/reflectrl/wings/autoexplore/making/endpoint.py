@@ -78,13 +78,15 @@ class EndpointWriter:
         """
         rng = random.Random(named_seed("autoexplore-endpoint", self.seed, name))
         draft_filter = DraftFilter(repository, rng)
-        kept: list[Draft] = []
-        shown = self._shown(repository, rng)
-        while len(kept) < self.per_repo and (part := list(islice(shown, self.chat.config.concurrency))):
-            for (path, _), answer in zip(part, self.chat.complete_all([_ask(*one) for one in part]), strict=True):
-                asked = [draft_filter.accepted(Draft(question, path, "llm")) for question in questions_in(answer)]
-                kept += [task for task in asked if task is not None][: min(PER_FILE, self.per_repo - len(kept))]
-        return as_questions(name, kept, licence), draft_filter.dropped
+        tasks: list[Draft] = []
+        excerpts = self._shown(repository, rng)
+        while len(tasks) < self.per_repo and (batch := list(islice(excerpts, self.chat.config.concurrency))):
+            for (path, _), answer in zip(
+                batch, self.chat.complete_all([_ask(*excerpt) for excerpt in batch]), strict=True
+            ):
+                accepted = [draft_filter.accepted(Draft(question, path, "llm")) for question in questions_in(answer)]
+                tasks += [task for task in accepted if task is not None][: min(PER_FILE, self.per_repo - len(tasks))]
+        return as_questions(name, tasks, licence), draft_filter.dropped
 
     def estimate(self, name: str, repository: Repository) -> Cost:
         """Estimate the largest cost of the questions about a repository: a request for every file."""
@@ -94,6 +96,6 @@ class EndpointWriter:
     def _shown(self, repository: Repository, rng: random.Random) -> Iterator[tuple[str, str]]:
         """Yield path and beginning of the files in random order."""
         for path in rng.sample(repository.files, len(repository)):
-            found = repository.read(path, SHOWN_BYTES) if repository.size(path) > LONGER_THAN else None
-            if isinstance(found, Text):
-                yield path, found.text
+            content = repository.read(path, SHOWN_BYTES) if repository.size(path) > LONGER_THAN else None
+            if isinstance(content, Text):
+                yield path, content.text

@@ -178,8 +178,8 @@ def said(sentence: str) -> Said | None:
     """Parse a sentence; return None if that fails (no prose, a question, a mere name)."""
     text = _LEADING.sub("", plain(sentence), count=1)
     forbidden, text = _FORBIDDEN.match(text), _FORBIDDEN.sub("", text, count=1)
-    told = _SUBJECT.sub("", text, count=1) if _SUBJECT.match(text) else text
-    text = told if verb_of(told.partition(" ")[0]) else text
+    predicate = _SUBJECT.sub("", text, count=1) if _SUBJECT.match(text) else text
+    text = predicate if verb_of(predicate.partition(" ")[0]) else text
     words = _DOUBLE_VERB.sub("", text, count=1).split()
     if len(words) < 2 or not words[0][:1].isalpha() or text.endswith("?"):
         return None
@@ -216,9 +216,9 @@ def shortened(text: str, most: int) -> str:
     words = (clause if len(clause.split()) >= 4 else text).split()
     if len(words) > most:
         ends = [
-            place
-            for place, word in enumerate(words[: most + 1])
-            if place >= 4 and word.lower() in word_list("boundaries")
+            position
+            for position, word in enumerate(words[: most + 1])
+            if position >= 4 and word.lower() in word_list("boundaries")
         ]
         words = words[: ends[-1] if ends else most]
     return _LOOSE.sub("", " ".join(words)).rstrip(",;:- ")
@@ -248,5 +248,5 @@ _PREPOSITION = re.compile(
 
 def object_of(rest: str) -> tuple[str, str]:
     """Split the text after a verb into its object and the remainder: "a page", "from the server"."""
-    found = _PREPOSITION.search(f" {rest} ")
-    return (rest, "") if found is None else (rest[: max(found.start() - 1, 0)].strip(), rest[found.start() :].strip())
+    match = _PREPOSITION.search(f" {rest} ")
+    return (rest, "") if match is None else (rest[: max(match.start() - 1, 0)].strip(), rest[match.start() :].strip())

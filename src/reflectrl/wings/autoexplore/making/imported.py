@@ -21,15 +21,15 @@ from reflectrl.wings.autoexplore.repository import Repository
 def read_imported(path: Path) -> list[Question]:
     """Read the questions of a file unchanged: `repo` is owner/name, and gold paths may lack leading folders.
 
-    If `id` or `source` is missing, the line number or the file's name is used.
+    If `id` is missing, the file's name and the row's position (from 0) are used; for `source`, the file's name.
 
     Raises:
         UserError: the file cannot be read, or a line is no question. The message names the line.
     """
     defaults = {"source": path.stem.replace("_", "-")}
     return [
-        question_of({**defaults, "id": f"{path.stem}-{number}", **row} if isinstance(row, dict) else row, place)
-        for number, (row, place) in enumerate(rows_of(path))
+        question_of({**defaults, "id": f"{path.stem}-{index}", **row} if isinstance(row, dict) else row, location)
+        for index, (row, location) in enumerate(rows_of(path))
     ]
 
 
@@ -55,8 +55,8 @@ def find_repo(name: str, repos: Path) -> Path | None:
     wanted = plain_name(name.rpartition("/")[2])
     same = [path for path, plain in named.items() if plain == wanted]
     versions = [path for path, plain in named.items() if re.fullmatch(rf"{re.escape(wanted)}-\d.*", plain)]
-    found = same or versions
-    return found[0] if len(found) == 1 else None
+    matches = same or versions
+    return matches[0] if len(matches) == 1 else None
 
 
 def plain_name(name: str) -> str:
@@ -70,16 +70,16 @@ def gold_files(gold: Iterable[str], files: Sequence[str]) -> set[str]:
     A path may lack leading folders if exactly one file ends with it. It may also have a leading folder that a package
     lacks ("lib/matplotlib/axis.py" is "matplotlib/axis.py" in a wheel).
     """
-    known = set(files)
-    found = set()
+    existing = set(files)
+    resolved = set()
     for path in gold:
-        ending = [path] if path in known else [file for file in files if file.endswith(f"/{path}")]
+        ending = [path] if path in existing else [file for file in files if file.endswith(f"/{path}")]
         head, _, rest = path.partition("/")
         if len(ending) == 1:
-            found.add(ending[0])
-        elif head in ("src", "lib") and rest in known:
-            found.add(rest)
-    return found
+            resolved.add(ending[0])
+        elif head in ("src", "lib") and rest in existing:
+            resolved.add(rest)
+    return resolved
 
 
 def matched(
@@ -94,7 +94,7 @@ def matched(
     Returns:
         The questions with the library's gold paths, and reason → number of dropped questions.
     """
-    found: list[Question] = []
+    translated: list[Question] = []
     left_out: Counter[str] = Counter()
     for question in questions:
         if question.repo not in repositories:
@@ -105,13 +105,13 @@ def matched(
         if not gold:
             left_out["gold file not there"] += 1
             continue
-        found.append(replace(question, repo=name, gold=gold, licence=licence))
-    return found, left_out
+        translated.append(replace(question, repo=name, gold=gold, licence=licence))
+    return translated, left_out
 
 
 def by_repo(questions: Iterable[Any]) -> dict[str, list[Any]]:
     """Group questions by repository. The order is kept."""
-    found: dict[str, list[Any]] = {}
+    groups: dict[str, list[Any]] = {}
     for question in questions:
-        found.setdefault(question.repo, []).append(question)
-    return found
+        groups.setdefault(question.repo, []).append(question)
+    return groups

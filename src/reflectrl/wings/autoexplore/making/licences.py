@@ -61,8 +61,8 @@ def _from_files(root: Path) -> str:
     for path in sorted(root.glob("[LC][IO][CP][EY][NI]*")) + sorted(root.glob("[Ll]icen[sc]e*")):
         if path.is_file() and not path.is_symlink():
             with path.open(encoding="utf-8", errors="replace") as file:
-                if found := _find(" ".join(file.read(4000).split())):
-                    return found
+                if licence := _find(" ".join(file.read(4000).split())):
+                    return licence
     return ""
 
 

@@ -56,23 +56,23 @@ def make_questions(
     if not own:
         raise UserError(f"{store} has no repository to ask about: --download or --from DIR ... brings some")
     dropped: Counter[str] = Counter()
-    found: dict[str, list[Question]] = {split: [] for split in SPLITS}
+    by_split: dict[str, list[Question]] = {split: [] for split in SPLITS}
     trees: list[RepoEntry] = []
     for done, entry in enumerate(own, 1):
         questions, refused = writer(entry.name, library.repository(entry.name), entry.licence)
         dropped += refused
-        found[entry.split] += questions
+        by_split[entry.split] += questions
         if commits:
-            asked = commit_questions(entry, library.root(entry.name), store / "repos", commits, seed)
-            trees += asked.trees
-            found[entry.split] += asked.questions
-        progress(done, len(own), f"repositories asked about: {sum(map(len, found.values()))} questions")
+            from_commits = commit_questions(entry, library.root(entry.name), store / "repos", commits, seed)
+            trees += from_commits.trees
+            by_split[entry.split] += from_commits.questions
+        progress(done, len(own), f"repositories asked about: {sum(map(len, by_split.values()))} questions")
     others = [entry for entry in library.repos.values() if not (entry.split in SPLITS and _is_tree(entry))]
     write_entries(store, [*others, *trees])
     if by_task:
-        found = split_by_task([question for each in found.values() for question in each], seed)
+        by_split = split_by_task([question for each in by_split.values() for question in each], seed)
     (store / QUESTIONS).mkdir(exist_ok=True)
-    for split, questions in found.items():
+    for split, questions in by_split.items():
         if questions:
             write_questions(store / QUESTIONS / f"{split}.jsonl", questions)
         else:
@@ -111,20 +111,20 @@ def import_set(store: Path, name: str, asked: Sequence[Question], repos: Mapping
     Raises:
         UserError: no question has a repository and a gold file.
     """
-    known = entries(store)
+    existing = entries(store)
     needed = {repo: repos[repo] for repo in by_repo(asked) if repo in repos}
-    add_repositories(store, [entry for entry in needed.values() if entry.name not in known])
+    add_repositories(store, [entry for entry in needed.values() if entry.name not in existing])
     library = Library(store)
     opened = {
         repo: (entry.name, library.repos[entry.name].licence, library.repository(entry.name))
         for repo, entry in needed.items()
     }
-    found, left_out = matched(asked, opened)
-    if not found:
+    questions, left_out = matched(asked, opened)
+    if not questions:
         why = ", ".join(f"{reason}: {count}" for reason, count in left_out.most_common()) or "there are none"
         raise UserError(f"not one of the {len(asked)} questions of {name} can be asked: {why}")
     (store / QUESTIONS).mkdir(exist_ok=True)
-    write_questions(store / QUESTIONS / f"{name}.jsonl", found)
+    write_questions(store / QUESTIONS / f"{name}.jsonl", questions)
     return left_out
 
 

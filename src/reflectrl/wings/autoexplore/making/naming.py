@@ -109,8 +109,8 @@ class Naming:
 
     def things(self, names: Sequence[str]) -> str:
         """Return one or two of the names, as words or unchanged."""
-        chosen = self.rng.sample(list(names), min(len(names), self.rng.choice((1, 2, 2))))
-        return " and ".join(name if self.chance(0.3) else self.words_of(name) for name in chosen)
+        sample = self.rng.sample(list(names), min(len(names), self.rng.choice((1, 2, 2))))
+        return " and ".join(name if self.chance(0.3) else self.words_of(name) for name in sample)
 
     def place(self, topic: Topic, share: float) -> str:
         """Return the class or the part of the repository that holds a definition; "" most of the time."""
@@ -123,16 +123,16 @@ class Naming:
 
     def detail(self, topic: Topic) -> str | None:
         """Describe a detail of a definition's body, as a verb in its base form and what follows; None if none."""
-        ways = [detail for remark in topic.remarks if (detail := self.remark(remark))]
+        details = [detail for remark in topic.remarks if (detail := self.remark(remark))]
         if topic.calls:
-            ways += [f"{self.phrase('using')} {self.things(topic.calls)}"] * 2
+            details += [f"{self.phrase('using')} {self.things(topic.calls)}"] * 2
         if topic.raises:
-            ways.append(f"{self.phrase('raising')} the {in_words(self.rng.choice(topic.raises))}")
+            details.append(f"{self.phrase('raising')} the {in_words(self.rng.choice(topic.raises))}")
         if topic.takes:
-            ways.append(f"{self.phrase('taking')} the {self.things(topic.takes)}")
+            details.append(f"{self.phrase('taking')} the {self.things(topic.takes)}")
         if topic.bases:
-            ways += [f"{self.phrase('inheriting')} {self.things(topic.bases)}"] * 2
-        return self.rng.choice(ways) if ways else None
+            details += [f"{self.phrase('inheriting')} {self.things(topic.bases)}"] * 2
+        return self.rng.choice(details) if details else None
 
     def remark(self, remark: str) -> str | None:
         """Turn a comment into a verb phrase; return None if it cannot be parsed."""

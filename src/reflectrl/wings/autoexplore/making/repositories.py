@@ -56,8 +56,8 @@ def pins() -> tuple[Pin, ...]:
 
 def pin_of(repo: str) -> Pin:
     """Return the package of a repository (owner/name): from the table, else the newest release of the same name."""
-    known = {pin.repo: pin for pin in pins() if pin.repo}
-    return known.get(repo) or Pin(repo.rpartition("/")[2], split="imported", repo=repo)
+    pin_by_repo = {pin.repo: pin for pin in pins() if pin.repo}
+    return pin_by_repo.get(repo) or Pin(repo.rpartition("/")[2], split="imported", repo=repo)
 
 
 FILES = (5, 20_000)
@@ -125,8 +125,8 @@ def _free_name(name: str, taken: Iterable[str]) -> str:
     """Return a valid file name that is not taken: "tool", "tool-2"."""
     name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name).lstrip(".")
     name, names = name or "repository", set(taken)
-    free = (name if number == 1 else f"{name}-{number}" for number in count(1))
-    return next(one for one in free if one not in names)
+    candidates = (name if suffix == 1 else f"{name}-{suffix}" for suffix in count(1))
+    return next(candidate for candidate in candidates if candidate not in names)
 
 
 def require_fit(repository: Repository) -> None:

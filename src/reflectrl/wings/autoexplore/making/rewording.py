@@ -97,25 +97,27 @@ def leaks(question: str, path: str) -> bool:
 
     Case does not matter, nor how the parts are joined (`_`, `-`, CamelCase or spaces).
     """
-    own = parts(stem_of(path))
-    asked = parts(question)
+    name_parts = parts(stem_of(path))
+    question_parts = parts(question)
     stem = re.escape(stem_of(path))
     as_word = re.search(rf"(?<![^\W_]){stem}(?![^\W_])", question, re.IGNORECASE) is not None
-    in_parts = bool(own) and any(asked[i : i + len(own)] == own for i in range(len(asked) - len(own) + 1))
-    joined = "".join(own)
-    return as_word or in_parts or (len(joined) > 3 and joined in asked)
+    in_parts = bool(name_parts) and any(
+        question_parts[i : i + len(name_parts)] == name_parts for i in range(len(question_parts) - len(name_parts) + 1)
+    )
+    joined = "".join(name_parts)
+    return as_word or in_parts or (len(joined) > 3 and joined in question_parts)
 
 
 def without_name(question: str, path: str, rng: random.Random) -> str | None:
     """Replace the file's name in a question by synonyms; return None if that is impossible."""
-    own = set(parts(stem_of(path)))
+    name_parts = set(parts(stem_of(path)))
 
     def put(match: re.Match[str]) -> str:
         word = match[0]
-        if not own & set(parts(word)):
+        if not name_parts & set(parts(word)):
             return word
         if is_identifier(word):
-            return " ".join(other_word(part, rng) or part if part in own else part for part in parts(word))
+            return " ".join(other_word(part, rng) or part if part in name_parts else part for part in parts(word))
         return other_word(word, rng) or word
 
     changed = tidy(_WORD.sub(put, question))

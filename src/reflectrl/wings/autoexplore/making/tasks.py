@@ -56,8 +56,8 @@ class DraftFilter:
         self._words: dict[str, frozenset[str]] = {}
         self._files_of: defaultdict[str, set[str]] = defaultdict(set)
         for path in self.repository:
-            found = self.repository.read(path)
-            self._words[path] = frozenset(count_words(f"{path}\n{found.text if isinstance(found, Text) else ''}"))
+            content = self.repository.read(path)
+            self._words[path] = frozenset(count_words(f"{path}\n{content.text if isinstance(content, Text) else ''}"))
             for word in self._words[path]:
                 self._files_of[word].add(path)
         self._kept: list[frozenset[str]] = []
@@ -73,25 +73,29 @@ class DraftFilter:
         if question is None or reason:
             self.dropped[reason] += 1
             return None
-        asked = frozenset(words(question))
-        for word in asked:
+        question_words = frozenset(words(question))
+        for word in question_words:
             self._by_word[word].append(len(self._kept))
-        self._kept.append(asked)
+        self._kept.append(question_words)
         return draft._replace(question=question)
 
     def _fault(self, question: str, path: str) -> str:
         """Return the reason to refuse a question; "" to accept it."""
         if not LENGTH[0] <= len(question.split()) <= LENGTH[1] or not question.isprintable():
             return "too short or too long"
-        asked = frozenset(words(question))
-        shared = asked & self._words.get(path, frozenset())
+        question_words = frozenset(words(question))
+        shared = question_words & self._words.get(path, frozenset())
         if len(shared) < CONTENT_WORDS:
             return "has nothing in common with its file"
         fitting = set.intersection(*sorted((self._files_of[word] for word in shared), key=len))
         if len(fitting) - 1 > max(MANY, len(self._words) // 20):
             return "fits many files"
-        near = (self._kept[number] for number in {number for word in asked for number in self._by_word[word]})
-        return "asked before" if any(len(asked & kept) >= ALIKE * len(asked | kept) for kept in near) else ""
+        near = (self._kept[index] for index in {index for word in question_words for index in self._by_word[word]})
+        return (
+            "asked before"
+            if any(len(question_words & earlier) >= ALIKE * len(question_words | earlier) for earlier in near)
+            else ""
+        )
 
 
 def taken_in_turn(
@@ -110,17 +114,17 @@ def taken_in_turn(
         per_file: largest number of tasks that a file answers.
         draft_filter: filter of the drafts.
     """
-    kept: list[Draft] = []
+    tasks: list[Draft] = []
     paths = sorted(drafts)
     for _ in range(per_file):
         for path in draft_filter.rng.sample(paths, len(paths)):
             if draft_filter.rng.random() < weights.get(path, 1.0):
-                tasks = (draft_filter.accepted(draft) for draft in drafts[path])
-                if (task := next((task for task in tasks if task is not None), None)) is not None:
-                    kept.append(task)
-            if len(kept) == most:
-                return kept
-    return kept
+                accepted = (draft_filter.accepted(draft) for draft in drafts[path])
+                if (task := next((task for task in accepted if task is not None), None)) is not None:
+                    tasks.append(task)
+            if len(tasks) == most:
+                return tasks
+    return tasks
 
 
 PER_REPO = 300
@@ -158,24 +162,26 @@ def write_questions_about(
                 yield Draft(question, topic.path, topic.source)
 
     drafts = {path: drafts_of(found) for path, found in drawn.items() if found}
-    kept = taken_in_turn(drafts, weights, per_repo, PER_FILE, draft_filter)
-    return as_questions(name, kept, licence), draft_filter.dropped
+    tasks = taken_in_turn(drafts, weights, per_repo, PER_FILE, draft_filter)
+    return as_questions(name, tasks, licence), draft_filter.dropped
 
 
 def as_questions(name: str, drafts: list[Draft], licence: str) -> list[Question]:
     """Turn drafts into questions, numbered in the order of the files that answer them."""
     ordered = sorted(drafts, key=lambda draft: (draft.path, draft.question))
     return [
-        Question(f"{name}-{number}", name, draft.question, (draft.path,), draft.source, licence)
-        for number, draft in enumerate(ordered)
+        Question(f"{name}-{index}", name, draft.question, (draft.path,), draft.source, licence)
+        for index, draft in enumerate(ordered)
     ]
 
 
 def _drawn(repository: Repository, rng: random.Random) -> dict[str, list[Topic]]:
     """Draw topics of every file in random order, without topics whose text occurs in several files."""
-    found = {
+    all_topics = {
         path: topics(path, text.text) if isinstance(text := repository.read(path), Text) else [] for path in repository
     }
-    files_saying = Counter(told for each in found.values() for told in {topic.told for topic in each if topic.told})
-    own = {path: [topic for topic in each if files_saying[topic.told] <= 1] for path, each in found.items()}
+    files_saying = Counter(
+        sentence for each in all_topics.values() for sentence in {topic.told for topic in each if topic.told}
+    )
+    own = {path: [topic for topic in each if files_saying[topic.told] <= 1] for path, each in all_topics.items()}
     return {path: rng.sample(each, min(len(each), TOPICS_PER_FILE)) for path, each in own.items()}

@@ -85,20 +85,20 @@ _NO_PROSE = re.compile(
 
 def _of_code(path: str, text: str) -> Iterator[Topic]:
     lines = text.split("\n")
-    if told := about(path, text):
-        yield Topic(path, "docstring", "module", told=told)
+    if sentence := about(path, text):
+        yield Topic(path, "docstring", "module", told=sentence)
     defined = outline(path, text)
-    classes = {each.name: each for each in defined if each.kind == "class"}
-    ends = [each.line for each in defined[1:]] + [len(lines) + 1]
-    for each, end in zip(defined, ends, strict=False):
-        name = each.name
+    classes = {definition.name: definition for definition in defined if definition.kind == "class"}
+    ends = [definition.line for definition in defined[1:]] + [len(lines) + 1]
+    for definition, end in zip(defined, ends, strict=False):
+        name = definition.name
         if (name.startswith("__") and name != "__init__") or len(name.strip("_")) < 3 or name in _USUAL_NAMES:
             continue
-        body = lines[each.line - 1 : min(end - 1, each.line + LONGEST_BODY)]
-        topic = _definition(path, each, classes.get(each.parent), body)
+        body = lines[definition.line - 1 : min(end - 1, definition.line + LONGEST_BODY)]
+        topic = _definition(path, definition, classes.get(definition.parent), body)
         yield topic
         for remark in topic.remarks:
-            yield Topic(path, "comment", each.kind, each.name, remark, each.parent, topic.owner_told)
+            yield Topic(path, "comment", definition.kind, definition.name, remark, definition.parent, topic.owner_told)
 
 
 def _definition(path: str, each: Definition, owner: Definition | None, body: Sequence[str]) -> Topic:
@@ -132,9 +132,9 @@ def _remarks(path: str, body: Sequence[str]) -> Iterator[str]:
         if comments is not None and comments.is_line(line):
             block.append(line)
         elif block and comments is not None:
-            told = plain(re.split(r"(?<=[a-z])[.:?]\s", " ".join(comments.bare(block).split()), maxsplit=1)[0])
-            if _TELLING.fullmatch(told) and not _NO_PROSE.search(told) and len(told.split()) >= 4:
-                yield told
+            sentence = plain(re.split(r"(?<=[a-z])[.:?]\s", " ".join(comments.bare(block).split()), maxsplit=1)[0])
+            if _TELLING.fullmatch(sentence) and not _NO_PROSE.search(sentence) and len(sentence.split()) >= 4:
+                yield sentence
             block = []
 
 
@@ -154,15 +154,15 @@ _USUAL_HEADING = re.compile(
 
 def _of_docs(path: str, text: str) -> Iterator[Topic]:
     headings = outline(path, text)
-    for each in headings:
-        usual = _USUAL_HEADING.fullmatch(each.name) is not None or len(re.findall("[A-Za-z]{3,}", each.name)) < 2
-        told = each.doc if _says_something(each.doc) else ""
-        if told or not usual:
-            yield Topic(path, "docs", "section", "" if usual else each.name, told, each.parent)
-    if not headings and _says_something(told := about(path, text)):
-        yield Topic(path, "docs", "section", told=told)
-    for told in _paragraphs(text):
-        yield Topic(path, "docs", "section", told=told)
+    for heading in headings:
+        usual = _USUAL_HEADING.fullmatch(heading.name) is not None or len(re.findall("[A-Za-z]{3,}", heading.name)) < 2
+        sentence = heading.doc if _says_something(heading.doc) else ""
+        if sentence or not usual:
+            yield Topic(path, "docs", "section", "" if usual else heading.name, sentence, heading.parent)
+    if not headings and _says_something(sentence := about(path, text)):
+        yield Topic(path, "docs", "section", told=sentence)
+    for sentence in _paragraphs(text):
+        yield Topic(path, "docs", "section", told=sentence)
 
 
 def _says_something(text: str) -> bool:
@@ -174,24 +174,24 @@ def _says_something(text: str) -> bool:
 def _paragraphs(text: str) -> Iterator[str]:
     """Yield the first sentences of paragraphs of prose that begin without indentation."""
     for paragraph in re.split(r"\n\s*\n", text):
-        told = " ".join(paragraph.split())
-        if paragraph[:1].isupper() and paragraph[:1].isalpha() and len(told) > 60:
-            first = plain(re.split(r"(?<=[a-z`)])[.:?]\s", told, maxsplit=1)[0])
-            if 40 < len(first) < 160 and not _NO_PROSE.search(first):
-                yield first
+        joined = " ".join(paragraph.split())
+        if paragraph[:1].isupper() and paragraph[:1].isalpha() and len(joined) > 60:
+            sentence = plain(re.split(r"(?<=[a-z`)])[.:?]\s", joined, maxsplit=1)[0])
+            if 40 < len(sentence) < 160 and not _NO_PROSE.search(sentence):
+                yield sentence
 
 
 def _of_data(path: str, text: str) -> Iterator[Topic]:
     defined = outline(path, text)
-    told = about(path, text)
+    sentence = about(path, text)
     groups: dict[str, list[str]] = {}
-    for each in defined:
+    for definition in defined:
         if (
-            each.kind in ("key", "column")
-            and re.fullmatch(r"[\w .-]{3,40}", each.name)
-            and re.search("[a-z]{3}", each.name, re.I)
+            definition.kind in ("key", "column")
+            and re.fullmatch(r"[\w .-]{3,40}", definition.name)
+            and re.search("[a-z]{3}", definition.name, re.I)
         ):
-            groups.setdefault(each.parent, []).append(each.name)
+            groups.setdefault(definition.parent, []).append(definition.name)
     for owner, keys in groups.items():
         for start in range(0, min(len(keys), 12), 4):
-            yield Topic(path, "header", "keys", told=told, owner=owner, takes=tuple(keys[start : start + 4]))
+            yield Topic(path, "header", "keys", told=sentence, owner=owner, takes=tuple(keys[start : start + 4]))

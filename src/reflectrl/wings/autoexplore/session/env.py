@@ -30,7 +30,7 @@ NUMBER = re.compile(r"\d+")
 
 
 class EditsTeacher(Teacher):
-    """Read the service's own file, set the value, and check."""
+    """Teacher that reads the service's own file, sets the value, and runs the check."""
 
     def expert_action(self, env: EditsEnv) -> int:
         actions = list(env.legal_actions())
@@ -90,11 +90,11 @@ class EditsEnv(TextEnv):
     def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
         require_known("edits", "split", split, SPLITS)
         require_known("edits", "stage", stage or "full", self.stages)
-        asked = pairs(self.split_seed)[SPLITS.index(split)]
+        split_pairs = pairs(self.split_seed)[SPLITS.index(split)]
         return [
             Task(f"edits-{service}-{key}-{i}", "edits", {"service": service, "key": key, "seed": i}, split)
             for i in range(self.sizes[split])
-            for service, key in [asked[i % len(asked)]]
+            for service, key in [split_pairs[i % len(split_pairs)]]
         ]
 
     # ---- the world -------------------------------------------------------------------------------------------------

@@ -73,10 +73,10 @@ class Ran:
 
 def bubblewrap() -> str:
     """Return the path of bubblewrap; raise UserError if it is not installed."""
-    found = shutil.which("bwrap")
-    if found is None:
+    path = shutil.which("bwrap")
+    if path is None:
         raise UserError("commands run in a bubblewrap container only; install bubblewrap (the program bwrap) first")
-    return found
+    return path
 
 
 def run(overlay: Overlay, command: Sequence[str], limits: Limits | None = None) -> Ran:
@@ -184,14 +184,14 @@ def _run_limited(command: Sequence[str], limits: Limits) -> tuple[int | None, st
 def _take_over(overlay: Overlay, copy: Path, copied: dict[str, bytes | int]) -> list[str]:
     """Take the files that a command wrote or deleted into the overlay. Return those that were not, with reasons."""
     sandbox = Sandbox(copy)
-    found, not_kept = index(sandbox, FILTERS).files, []
-    for path in sorted(copied.keys() - found.keys()):
+    files, not_kept = index(sandbox, FILTERS).files, []
+    for path in sorted(copied.keys() - files.keys()):
         try:
             if not sandbox.exists(path):
                 overlay.delete(path)
         except (OSError, UserError) as error:
             not_kept.append(f"{shown(path)} ({error})")
-    for path, stamp in found.items():
+    for path, stamp in files.items():
         before = copied.get(path)
         if any(name in LEFT_BEHIND for name in path.split("/")) or (isinstance(before, int) and before == stamp.size):
             continue

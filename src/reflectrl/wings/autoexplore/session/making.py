@@ -25,7 +25,7 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
     "page_size": ("show {new} entries per page", "list {new} entries on a page"),
     "rate_limit": ("allow {new} requests per minute", "accept {new} requests per minute from a client"),
 }
-"""Setting → ways of asking for it. No way names the setting's key."""
+"""Setting → phrasings of a request for it. No phrasing names the setting's key."""
 FORMATS = ("toml", "ini", "yaml", "json", "py")
 FOLDERS = ("config", "deploy", "services")
 
@@ -55,11 +55,11 @@ def pairs(split_seed: int) -> tuple[tuple[tuple[str, str], ...], ...]:
 
     A pair that is asked for in training is never asked for in a test.
     """
-    every = list(product(SERVICES, SETTINGS))
-    order = np.random.default_rng(named_seed("edits-pairs", split_seed)).permutation(len(every))
-    first, second = int(0.7 * len(every)), int(0.8 * len(every))
+    all_pairs = list(product(SERVICES, SETTINGS))
+    order = np.random.default_rng(named_seed("edits-pairs", split_seed)).permutation(len(all_pairs))
+    first, second = int(0.7 * len(all_pairs)), int(0.8 * len(all_pairs))
     parts = order[:first], order[first:second], order[second:]
-    return tuple(tuple(every[i] for i in part) for part in parts)
+    return tuple(tuple(all_pairs[i] for i in part) for part in parts)
 
 
 def project(service: str, key: str, seed: int) -> Project:
@@ -81,8 +81,8 @@ def project(service: str, key: str, seed: int) -> Project:
     new = int(rng.integers(2, 100))
     while new == old:
         new = int(rng.integers(2, 100))
-    ways = SETTINGS[key]
-    wish = ways[rng.integers(len(ways))].format(new=new)
+    phrasings = SETTINGS[key]
+    wish = phrasings[rng.integers(len(phrasings))].format(new=new)
     request = f"The {service} should {wish}"
     request += f", not {old}." if rng.integers(2) else "."
     return Project(dict(sorted(texts.items())), request, path, key, old, new)

@@ -76,8 +76,8 @@ class Overlay:
     @property
     def files(self) -> tuple[str, ...]:
         """Return the paths of all files that are not deleted, sorted."""
-        kept = {path for path in self.repository.files if self._changes.get(path, b"") is not None}
-        return tuple(sorted(kept | {path for path, data in self._changes.items() if data is not None}))
+        remaining = {path for path in self.repository.files if self._changes.get(path, b"") is not None}
+        return tuple(sorted(remaining | {path for path, data in self._changes.items() if data is not None}))
 
     def folder(self, path: str) -> Folder:
         """Return the contents of a folder; raise UserError if there is no such folder."""
@@ -187,12 +187,12 @@ class Overlay:
     # ---- paths -----------------------------------------------------------------------------------------------------
 
     def _original(self, path: str, limit: int) -> bytes:
-        found = self.repository.original(path, limit + 1)
-        if isinstance(found, Unreadable):
-            raise UserError(f"{shown(path)} cannot be read: {found.reason}")
-        if len(found[0]) > limit:
+        original = self.repository.original(path, limit + 1)
+        if isinstance(original, Unreadable):
+            raise UserError(f"{shown(path)} cannot be read: {original.reason}")
+        if len(original[0]) > limit:
             raise UserError(f"{shown(path)} has more than {limit:,} bytes")
-        return found[0]
+        return original[0]
 
     def _original_or_none(self, path: str) -> bytes | None:
         try:

@@ -57,10 +57,10 @@ class _Prepare(Data):
             with bar("prepare") as progress:
                 account = prepare(family, paths, store, gate, held_out=self.held_out, progress=progress, **self._more())
         else:
-            found = read_account(store, self.family)
-            if found is None:
+            stored_account = read_account(store, self.family)
+            if stored_account is None:
                 raise UserError(f"no {self.family} data in {store}; --from DIR prepares some (docs/offline-data.md)")
-            account = found
+            account = stored_account
         _show(account, store)
 
     def _more(self) -> dict[str, Any]:
@@ -177,9 +177,9 @@ def _show(account: Account, store: Path) -> None:
         print("rewards: none yet (classifiers give them)")
     if account.ties:
         print(f"ties: {account.ties} records whose answers have one reward (kept)")
-    for what, rows in (("left out", account.left_out), ("skipped", account.skipped)):
-        for reason, found in rows.items():
-            print(f"{what}: {found['count']} rows, {reason} ({', '.join(found['first'])})")
+    for heading, rows in (("left out", account.left_out), ("skipped", account.skipped)):
+        for reason, skipped in rows.items():
+            print(f"{heading}: {skipped['count']} rows, {reason} ({', '.join(skipped['first'])})")
     for name, why in account.set_aside.items():
         print(f"not read: {name}, since {why}")
     if account.unread:

@@ -72,12 +72,14 @@ class Offline:
         for dotted, value in parse_overrides(settings):
             section, _, key = dotted.partition(".")
             if section not in data or not key:
-                own = ["--data", "--model", "--algo", "--out", "--skip-bad", "--seed"]
-                raise UserError(f"unknown option {'--' + dotted!r}{suggestion('--' + dotted, own)}; or --offline.KEY")
+                options = ["--data", "--model", "--algo", "--out", "--skip-bad", "--seed"]
+                raise UserError(
+                    f"unknown option {'--' + dotted!r}{suggestion('--' + dotted, options)}; or --offline.KEY"
+                )
             data[section][key] = Word(value)
         if "algorithm" in data["offline"] or "source" in data["model"]:
             raise UserError("the algorithm is given as --algo, the model as --model")
-        found = from_dict(_Sections, data, "offline")
-        config = replace(found.offline, algorithm=algorithm)
-        room = config.prompt_tokens + config.completion_tokens
-        return (found.model if "context" in data["model"] else replace(found.model, context=room)), config
+        sections = from_dict(_Sections, data, "offline")
+        config = replace(sections.offline, algorithm=algorithm)
+        context = config.prompt_tokens + config.completion_tokens
+        return (sections.model if "context" in data["model"] else replace(sections.model, context=context)), config

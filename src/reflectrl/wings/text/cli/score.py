@@ -64,11 +64,11 @@ class Score:
         lm = load_model(self.model, config, "policy", named_seed(self.seed, "policy"))
         # Two models of one name must not share a file.
         name = f"{Path(self.model).name}-{weights_fingerprint(lm)[:8]}"
-        place = {"task": task_name(recipe), "arm": name, "seed": self.seed, "checkpoint": "", "split": self.split}
-        place |= {"sampling": self.sampling}
-        path = written_to(self.run, place)
+        labels = {"task": task_name(recipe), "arm": name, "seed": self.seed, "checkpoint": "", "split": self.split}
+        labels |= {"sampling": self.sampling}
+        path = written_to(self.run, labels)
         written = completions(text, lm, prompts, path, self.sampling, self.seed)
-        row = row_of(place, text.test_reward.label(written), text.references(self.split), recipe.eval.confidence)
+        row = row_of(labels, text.test_reward.label(written), text.references(self.split), recipe.eval.confidence)
         print(json.dumps(asdict(row)))
         print(
             f"{self.model}: reward {row.reward:.3f} [{row.low:.3f}, {row.high:.3f}] on {row.completions} {self.split}"

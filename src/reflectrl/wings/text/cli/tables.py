@@ -67,13 +67,13 @@ class Judge:
         endpoint = Endpoint(config, journal)
         ours, theirs = ({s.group: s for s in self._written(arm)} for arm in (self.arm, self.against))
         judged = [group for group in ours if group in theirs and not ours[group].meta.get("unjudged")]
-        shared = judged[: self.prompts or None]
-        if not shared:
+        groups = judged[: self.prompts or None]
+        if not groups:
             raise UserError(f"judge: {self.arm} and {self.against} have answered no prompt in common")
         path = self.run / "judge" / f"{self.arm}-{self.against}-seed{self.seed}-{self.split}-{self.sampling}.jsonl"
         wins = judge(
-            [ours[group] for group in shared],
-            [theirs[group] for group in shared],
+            [ours[group] for group in groups],
+            [theirs[group] for group in groups],
             endpoint,
             path,
             self.threads,
@@ -82,7 +82,7 @@ class Judge:
         )
         low, high = wins.interval(0.95) or (0.0, 1.0)
         print(json.dumps({"arm": self.arm, "against": self.against, "judge": self.model, **asdict(wins)}))
-        print(f"{self.arm} wins {wins.rate:.1%} [{low:.1%}, {high:.1%}] of {len(shared)} prompts, ties as half")
+        print(f"{self.arm} wins {wins.rate:.1%} [{low:.1%}, {high:.1%}] of {len(groups)} prompts, ties as half")
 
     def _tell(self, cost: Cost) -> None:
         if cost.requests:
@@ -98,10 +98,10 @@ class Judge:
             return one_per_prompt(read_samples(self.run / "data" / f"{self.split}.jsonl"))
         checkpoint = "only" if arm == "reference" else "best"
         path = self.run / "completions" / f"{arm}-seed{self.seed}-{checkpoint}-{self.split}-{self.sampling}.jsonl"
-        found = list(read_completions(path).values())
-        if not found:
+        completions = list(read_completions(path).values())
+        if not completions:
             raise UserError(f"{path}: {arm} has not written anything there yet")
-        return found
+        return completions
 
 
 def _refuse(settings: Sequence[str]) -> None:

@@ -20,10 +20,10 @@ from reflectrl.wings.text.samples.sample import Sample
 
 def one_per_prompt(samples: Iterable[Sample]) -> list[Sample]:
     """Return the first sample of each group, whose prompts are to be completed."""
-    found: dict[str, Sample] = {}
+    first_by_group: dict[str, Sample] = {}
     for sample in samples:
-        found.setdefault(sample.group, sample)
-    return list(found.values())
+        first_by_group.setdefault(sample.group, sample)
+    return list(first_by_group.values())
 
 
 def write_completions(
@@ -56,14 +56,16 @@ def write_completions(
     Raises:
         UserError: the file holds anything but completions, or a prompt does not fit the model's context.
     """
-    wanted = [replace(one, id=one.id if draws == 1 else f"{one.id}#{k}") for one in prompts for k in range(draws)]
+    wanted = [
+        replace(prompt, id=prompt.id if draws == 1 else f"{prompt.id}#{k}") for prompt in prompts for k in range(draws)
+    ]
     done = read_completions(path)
-    left = [sample for sample in wanted if sample.id not in done]
+    missing = [sample for sample in wanted if sample.id not in done]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        for start in range(0, len(left), batch_size):
-            progress(len(wanted) - len(left) + start, len(wanted))
-            part = left[start : start + batch_size]
+        for start in range(0, len(missing), batch_size):
+            progress(len(wanted) - len(missing) + start, len(wanted))
+            part = missing[start : start + batch_size]
             generators = [np.random.default_rng(named_seed(seed, "completion", sample.id)) for sample in part]
             for sample, _, _ in write(lm, part, sampling, generators, most_tokens, prompt_tokens):
                 done[sample.id] = sample

@@ -118,19 +118,19 @@ def judge(
         questions.append(Question(sample.id, ORDERS[0], compare_request(sample.prompt, *texts)))
         questions.append(Question(sample.id, ORDERS[1], compare_request(sample.prompt, *reversed(texts))))
     verdicts, name = _read(path), f"{endpoint.where} {endpoint.name}"
-    left = [question for question in questions if question.key(name) not in verdicts]
-    asks = [Ask([said("user", question.request)], max_tokens) for question in left]
+    pending = [question for question in questions if question.key(name) not in verdicts]
+    asks = [Ask([said("user", question.request)], max_tokens) for question in pending]
     begin(endpoint.estimate(asks))
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        for start in range(0, len(left), threads):
+        for start in range(0, len(pending), threads):
             part = slice(start, start + threads)
-            for question, answer in zip(left[part], endpoint.complete_all(asks[part]), strict=True):
+            for question, answer in zip(pending[part], endpoint.complete_all(asks[part]), strict=True):
                 verdict = verdicts[question.key(name)] = read_verdict(answer)
                 row = {"key": question.key(name), "id": question.id, "order": question.order, "verdict": verdict}
                 file.write(json.dumps(row) + "\n")
                 file.flush()
-            progress(len(questions) - len(left) + min(start + threads, len(left)), len(questions))
+            progress(len(questions) - len(pending) + min(start + threads, len(pending)), len(questions))
     return count({(q.id, q.order): verdicts[q.key(name)] for q in questions})
 
 

@@ -74,10 +74,10 @@ def meteor(texts: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[f
 
     wordnet, kind = synonyms()
     scores = []
-    for text, own in zip(texts, references, strict=True):
+    for text, refs in zip(texts, references, strict=True):
         score = 0.0
-        if own:
-            score = meteor_score([words(reference) for reference in own], words(text), wordnet=wordnet)
+        if refs:
+            score = meteor_score([words(reference) for reference in refs], words(text), wordnet=wordnet)
         scores.append(score)
     return sum(scores) / max(1, len(scores)), kind
 
@@ -91,8 +91,8 @@ def fragments(source: Sequence[str], text: Sequence[str]) -> list[int]:
     Source: Grusky et al. 2018, "Newsroom", figure 3.
     """
     starts: dict[str, list[int]] = {}
-    for place, word in enumerate(source):
-        starts.setdefault(word, []).append(place)
+    for position, word in enumerate(source):
+        starts.setdefault(word, []).append(position)
     lengths, i = [], 0
     while i < len(text):
         longest = max((_shared(source, j, text, i) for j in starts.get(text[i], ())), default=0)
@@ -115,6 +115,6 @@ def coverage_and_density(source: str, text: str) -> tuple[float, float]:
     Both are 0 for a text without words (Grusky et al. 2018, equations 1 and 2).
     """
     written = words(text)
-    found = fragments(words(source), written)
+    lengths = fragments(words(source), written)
     count = max(1, len(written))
-    return sum(found) / count, sum(length**2 for length in found) / count
+    return sum(lengths) / count, sum(length**2 for length in lengths) / count

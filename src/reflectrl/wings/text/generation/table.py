@@ -78,16 +78,18 @@ def metrics_of(written: Sequence[Sample], references: Mapping[str, Sequence[str]
     """
     texts = [sample.completion for sample in written]
     names = dict.fromkeys(name for sample in written for name in sample.components if name != "tokens")
-    found = {name: float(np.mean([s.components[name] for s in written if name in s.components])) for name in names}
-    found |= {f"distinct-{n}": distinct(texts, n) for n in (1, 2, 3)}
-    found["length"] = mean_length(texts)
+    metrics = {name: float(np.mean([s.components[name] for s in written if name in s.components])) for name in names}
+    metrics |= {f"distinct-{n}": distinct(texts, n) for n in (1, 2, 3)}
+    metrics["length"] = mean_length(texts)
     kind = ""
     if any(references.get(sample.group) for sample in written):
-        found["meteor"], kind = meteor(texts, [references.get(sample.group, ()) for sample in written])
+        metrics["meteor"], kind = meteor(texts, [references.get(sample.group, ()) for sample in written])
     grounded = [(s.meta["knowledge"], s.completion) for s in written if isinstance(s.meta.get("knowledge"), str)]
     if grounded:
-        found["coverage"], found["density"] = np.mean([coverage_and_density(*one) for one in grounded], axis=0).tolist()
-    return found, kind
+        metrics["coverage"], metrics["density"] = np.mean(
+            [coverage_and_density(*pair) for pair in grounded], axis=0
+        ).tolist()
+    return metrics, kind
 
 
 @dataclass(frozen=True)
@@ -119,10 +121,10 @@ class TextLine:
 
 def pooled(rows: Sequence[TextRow], confidence: float) -> list[TextLine]:
     """Pool rows into a line per task, split, sampling, arm and checkpoint, in order of first occurrence."""
-    places: dict[tuple[str, ...], list[TextRow]] = {}
+    groups: dict[tuple[str, ...], list[TextRow]] = {}
     for row in rows:
-        places.setdefault((row.task, row.split, row.sampling, row.arm, row.checkpoint), []).append(row)
-    return [_line(found, confidence) for found in places.values()]
+        groups.setdefault((row.task, row.split, row.sampling, row.arm, row.checkpoint), []).append(row)
+    return [_line(group, confidence) for group in groups.values()]
 
 
 def _line(rows: Sequence[TextRow], confidence: float) -> TextLine:
@@ -153,5 +155,5 @@ PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 100)
 def percentiles(values: Sequence[float]) -> dict[str, float]:
     """Return percentiles of the values by name ("p50" ...), their "mean", and the share above 0 as "positive"."""
     array = np.asarray(values, dtype=float)
-    found = {f"p{p}": float(value) for p, value in zip(PERCENTILES, np.percentile(array, PERCENTILES), strict=True)}
-    return found | {"mean": float(array.mean()), "positive": float((array > 0).mean())}
+    quantiles = {f"p{p}": float(value) for p, value in zip(PERCENTILES, np.percentile(array, PERCENTILES), strict=True)}
+    return quantiles | {"mean": float(array.mean()), "positive": float((array > 0).mean())}

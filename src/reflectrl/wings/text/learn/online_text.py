@@ -91,17 +91,19 @@ class TextRollouts(Rollouts):
 
     def collect(self, update: int, critic: ValueHead | None) -> Batch:
         config, lengths, seed = self.config, self.lengths, self.seed
-        chosen = draw_prompts(len(self.prompts), update, config.episodes // config.group, seed)
-        places = [(self.prompts[row], i, k) for i, row in enumerate(chosen) for k in range(config.group)]
-        generators = [np.random.default_rng(named_seed(seed, "write", update, i, k)) for _, i, k in places]
-        wanted, how = [sample for sample, _, _ in places], Sampling(config.temperature)
-        written = write(self.lm, wanted, how, generators, lengths.completion_tokens, lengths.prompt_tokens)
+        rows = draw_prompts(len(self.prompts), update, config.episodes // config.group, seed)
+        draws = [(self.prompts[row], i, k) for i, row in enumerate(rows) for k in range(config.group)]
+        generators = [np.random.default_rng(named_seed(seed, "write", update, i, k)) for _, i, k in draws]
+        prompts, sampling = [sample for sample, _, _ in draws], Sampling(config.temperature)
+        written = write(self.lm, prompts, sampling, generators, lengths.completion_tokens, lengths.prompt_tokens)
         written.sort(key=lambda text: text.example.ids[: text.example.start])  # shared prefixes are encoded once
-        rewards_K = torch.tensor([sample.reward for sample in self.label([one.sample for one in written])])
+        rewards_K = torch.tensor(
+            [sample.reward for sample in self.label([completion.sample for completion in written])]
+        )
         scaled_K = self.scale.add(rewards_K)
         batch = make_batch(self.lm, self.reference, critic, written, scaled_K, config)
         batch.metrics |= {"return": float(rewards_K.mean()), "scaled_reward_std": float(scaled_K.std(correction=0))}
-        batch.metrics["length"] = float(np.mean([len(one.logprobs) for one in written]))
+        batch.metrics["length"] = float(np.mean([len(completion.logprobs) for completion in written]))
         return batch
 
     def state(self) -> dict[str, Any]:
@@ -113,10 +115,10 @@ class TextRollouts(Rollouts):
 
 def draw_prompts(count: int, update: int, size: int, seed: int) -> list[int]:
     """Return the indices of an update's prompts: the next `size` of an endless series of shuffled epochs."""
-    places = range(update * size, (update + 1) * size)
-    epochs = {place // count for place in places}
+    positions = range(update * size, (update + 1) * size)
+    epochs = {position // count for position in positions}
     orders = {epoch: np.random.default_rng(named_seed(seed, "epoch", epoch)).permutation(count) for epoch in epochs}
-    return [int(orders[place // count][place % count]) for place in places]
+    return [int(orders[position // count][position % count]) for position in positions]
 
 
 @dataclass
@@ -133,10 +135,10 @@ class RunningScale:
 
     def add(self, rewards_K: Tensor) -> Tensor:
         """Add new rewards, (K,), and return them scaled. While all rewards so far are equal, they stay unscaled."""
-        fresh, mean = len(rewards_K), float(rewards_K.double().mean())
-        total, step = self.count + fresh, mean - self.mean
-        self.squares += float((rewards_K.double() - mean).square().sum()) + step**2 * self.count * fresh / total
-        self.mean += step * fresh / total
+        new_count, mean = len(rewards_K), float(rewards_K.double().mean())
+        total, step = self.count + new_count, mean - self.mean
+        self.squares += float((rewards_K.double() - mean).square().sum()) + step**2 * self.count * new_count / total
+        self.mean += step * new_count / total
         self.count = total
         deviation = (self.squares / self.count) ** 0.5
         return rewards_K / (deviation if deviation > 1e-6 else 1.0)

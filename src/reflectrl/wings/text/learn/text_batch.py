@@ -38,7 +38,7 @@ def make_batch(
         written: completions, with the `config.group` completions of a prompt next to each other.
         scores_K: scaled rewards of the completions.
     """
-    rows = [one.example for one in written]
+    rows = [completion.example for completion in written]
     lengths = lengths_of(rows)
     labels_N = torch.tensor([token for row in rows for token in row.ids[row.start :]], device=lm.device)
     slices = token_slices(lm, rows, config.minibatch, config.temperature)
@@ -49,7 +49,10 @@ def make_batch(
         values += [critic(hidden_ND)] if critic is not None else []
     logp_N, values_N = torch.cat(logps), torch.cat(values) if values else None
     # NaN marks end-of-text, whose log-probability generation does not record. The policy's own replaces it below.
-    padded = [(*one.logprobs, *[torch.nan] * (n - len(one.logprobs))) for one, n in zip(written, lengths, strict=True)]
+    padded = [
+        (*completion.logprobs, *[torch.nan] * (n - len(completion.logprobs)))
+        for completion, n in zip(written, lengths, strict=True)
+    ]
     drawn_N = torch.tensor([logp for row in padded for logp in row], device=lm.device)
     rewards_N, metrics = torch.zeros_like(logp_N), dict[str, float]()
     if reference is not None:

@@ -60,8 +60,10 @@ def text_dataset(lm: LanguageModel, samples: Sequence[Sample], config: OfflineCo
     rewards_N = torch.tensor([sample.reward for sample in samples])
     groups = [sample.group for sample in samples]
     units = [str(sample.meta.get("instance", sample.group)) for sample in samples]  # a step belongs to its task
-    worthy = tuple(map(imitable, samples))
-    return Dataset(TextCompletions(lm, examples), rewards_N, groups, units, imitable=() if all(worthy) else worthy)
+    imitable_flags = tuple(map(imitable, samples))
+    return Dataset(
+        TextCompletions(lm, examples), rewards_N, groups, units, imitable=() if all(imitable_flags) else imitable_flags
+    )
 
 
 def _example(lm: LanguageModel, sample: Sample, config: OfflineConfig) -> Example:
@@ -85,8 +87,8 @@ def prompt_ids(lm: LanguageModel, sample: Sample, most: int, completion: int) ->
     start = [*beginning(lm.tokenizer), *lm.encode(condition_of(sample))]
     room = min(most, lm.context - completion) - len(start)
     if room < 1:
-        about = f"{completion} tokens leave no room for its prompt in the model's context of {lm.context}"
-        raise UserError(f"sample {sample.id!r}: {about} (lower offline.completion_tokens)")
+        problem = f"{completion} tokens leave no room for its prompt in the model's context of {lm.context}"
+        raise UserError(f"sample {sample.id!r}: {problem} (lower offline.completion_tokens)")
     # An empty prompt becomes end-of-text, since some token has to predict the first one.
     return (*start, *_encode_prompt(lm, sample.prompt)[-room:]) or (lm.tokenizer.eos_token_id,)
 
@@ -96,13 +98,13 @@ def _encode_prompt(lm: LanguageModel, prompt: str) -> list[int]:
     if not prompt.endswith(dialogue.END) or dialogue.END not in conventions(lm.tokenizer).spelled:
         return lm.encode(prompt)
     mark, ids = encode_template(lm.tokenizer, dialogue.END), list[int]()
-    for said in prompt.split(dialogue.END)[:-1]:
-        ids += [*lm.encode(said, behind=dialogue.END if ids else ""), *mark]
+    for turn in prompt.split(dialogue.END)[:-1]:
+        ids += [*lm.encode(turn, behind=dialogue.END if ids else ""), *mark]
     return ids
 
 
 def shortened(lm: LanguageModel, samples: Sequence[Sample], config: OfflineConfig) -> tuple[int, int]:
-    """Return the numbers of prompts and of completions that `text_dataset` truncates."""
+    """Return how many prompts and how many completions `text_dataset` truncates."""
     examples, start = [_example(lm, sample, config) for sample in samples], len(beginning(lm.tokenizer))
     prompts = sum(
         row.start - start < len(_encode_prompt(lm, sample.prompt))

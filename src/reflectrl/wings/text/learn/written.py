@@ -51,12 +51,12 @@ def write(
     """
     starts = [prompt_ids(lm, sample, prompt_tokens, most_tokens) for sample in prompts]
     with lm.playing():
-        drawn = lm.backend.write(starts, most_tokens, sampler(sampling), generators)
-    found = []
-    for sample, start, (ids, logprobs) in zip(prompts, starts, drawn, strict=True):
+        outputs = lm.backend.write(starts, most_tokens, sampler(sampling), generators)
+    completions = []
+    for sample, start, (ids, logprobs) in zip(prompts, starts, outputs, strict=True):
         text = decode_behind(lm.tokenizer, ids, start)
-        about = {"tokens": len(ids)}
-        filled = replace(sample, completion=text, components=about, logprob=sum(logprobs), reward=math.nan)
+        components = {"tokens": len(ids)}
+        filled = replace(sample, completion=text, components=components, logprob=sum(logprobs), reward=math.nan)
         end = (lm.tokenizer.eos_token_id,) if len(ids) < most_tokens else ()
-        found.append(Completion(filled, Example((*start, *ids, *end), len(start)), logprobs))
-    return found
+        completions.append(Completion(filled, Example((*start, *ids, *end), len(start)), logprobs))
+    return completions

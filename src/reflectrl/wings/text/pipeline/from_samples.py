@@ -73,7 +73,7 @@ def train_on_samples(
             if trained.exists(folder):
                 say(f"{folder / 'model'} is complete")
                 return folder / "model"
-            for artifact in [one for one in graph.values() if not one.exists(folder)]:
+            for artifact in [candidate for candidate in graph.values() if not candidate.exists(folder)]:
                 state.begin(artifact, context.settings)
                 state.write()
                 artifact.maker.build(context, **artifact.inputs_in(folder))
@@ -161,7 +161,7 @@ def make_reference_cache(context: _Context) -> None:
 def make_model(context: _Context, *, cache: Path) -> None:
     """Train the model on the samples."""
     learner, seed = context.folder / "model.learner", named_seed(context.seed, "offline")
-    data, known = context.data, context.reference_cache(cache)
+    data, reference = context.data, context.reference_cache(cache)
     shared = {"kind": "offline", "seed": context.seed, "arm": None}
     with MetricsFile(context.folder / "metrics.jsonl", learner, shared) as file:
 
@@ -170,7 +170,7 @@ def make_model(context: _Context, *, cache: Path) -> None:
             _say_metrics(context.say, metrics)
 
         torch.manual_seed(seed)
-        train_offline(data, known, context.config, seed, note, learner)
+        train_offline(data, reference, context.config, seed, note, learner)
     fill = partial(context.lm.save, algorithm=context.config.algorithm, seed=context.seed)
     write_folder(context.folder / "model", fill)
     drop_state(learner)
@@ -186,5 +186,5 @@ def _say_shortened(lm: LanguageModel, samples: Sequence[Sample], config: Offline
 
 def _say_metrics(say: Say, metrics: Mapping[str, Any]) -> None:
     values = [f"{name.replace('_', ' ')} {x:.4g}" for name, x in metrics.items() if name not in ("step", "steps")]
-    where = f"step {metrics['step']}/{metrics['steps']}" if "steps" in metrics else f"value, epoch {metrics['step']}"
-    say(f"{where}: {', '.join(values)}")
+    position = f"step {metrics['step']}/{metrics['steps']}" if "steps" in metrics else f"value, epoch {metrics['step']}"
+    say(f"{position}: {', '.join(values)}")

@@ -230,8 +230,8 @@ def _planned_completions(plan: Plan, arm: str, reference: Artifact, value: Artif
     if arm == PPO:
         trained = learned_online(plan, arm, data=data, reference=reference)
     elif arm == RVS:
-        made_from = reference.arguments
-        trained = learned_with_ranks(plan, arm, data=made_from["data"], base=made_from["base"])
+        arguments = reference.arguments
+        trained = learned_with_ranks(plan, arm, data=arguments["data"], base=arguments["base"])
     else:
         assert value is not None
         trained = learned_offline(plan, arm, data=data, reference=value.given("reference"), values=value)
@@ -256,7 +256,7 @@ def begin_text(recipe: Recipe, run: RunFolder) -> Context:
         "rl.baseline: gigpo": recipe.rl.baseline == "gigpo",
         "rl.entropy_in: returns": recipe.rl.entropy_in == "returns",
     }
-    for key in [name for name, given in played_only.items() if given]:
+    for key in [name for name, is_set in played_only.items() if is_set]:
         raise UserError(f"{key} is for agents, who play episodes; a text task has completions")
     if recipe.model.policy or recipe.model.reflector:
         raise UserError("model.policy and model.reflector are for agents; a text task has one model, model.source")
@@ -308,13 +308,13 @@ def completion_sets(
         Task, arm, seed, checkpoint, split and sampling of each set.
     """
     checkpoints = ("",) if arm in (DATA, REFERENCE, EXPERT_ITERATION) else ("best", "last")
-    ways = ("",) if arm == DATA else recipe.eval.sampling
+    samplings = ("",) if arm == DATA else recipe.eval.sampling
     shared = {"task": task_name(recipe), "arm": arm, "seed": seed}
     return [
         {**shared, "checkpoint": checkpoint, "split": split, "sampling": sampling}
         for split in recipe.eval.splits
         if samples(split)
-        for sampling in ways
+        for sampling in samplings
         for checkpoint in checkpoints
     ]
 

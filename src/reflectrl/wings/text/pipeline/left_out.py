@@ -26,8 +26,8 @@ def nothing_to_learn(data: Dataset, cache: ReferenceCache, config: OfflineConfig
         items = items_of(data, algorithm)
     except UserError as error:
         return str(error)
-    drawn = algorithm in DRAWN and config.sampling != "none"
-    if drawn and not bool((sampling_weights(items, cache, config) > 0).any()):
+    is_sampled = algorithm in DRAWN and config.sampling != "none"
+    if is_sampled and not bool((sampling_weights(items, cache, config) > 0).any()):
         return f"offline: {algorithm} draws completions of positive weight, and there are none"
     return ""
 

@@ -76,8 +76,8 @@ def scores_of(results: Mapping[str, Any], row: Mapping[str, Any], split: str, go
     """
     for other in results["rows"]:
         is_gold = other["arm"] == "data" and other["split"] == split
-        same = all(other[key] == row[key] for key in ("arm", "seed", "checkpoint", "sampling"))
-        if is_gold if gold else (same and other["split"] == split):
+        same_model = all(other[key] == row[key] for key in ("arm", "seed", "checkpoint", "sampling"))
+        if is_gold if gold else (same_model and other["split"] == split):
             return {**other["metrics"], "final_reward": other["reward"]}
     return {}
 
@@ -115,12 +115,12 @@ def comma_separated(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 def latex(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return the table as a LaTeX tabular. Columns without any value are left out."""
-    kept = [i for i in range(len(header)) if any(row[i] != NOT_AVAILABLE for row in rows)]
+    column_indices = [i for i in range(len(header)) if any(row[i] != NOT_AVAILABLE for row in rows)]
     lines = []
     for line in (header, *rows):
-        cells = " & ".join(escaped(line[i]) for i in kept)
+        cells = " & ".join(escaped(line[i]) for i in column_indices)
         lines.append(rf"{cells} \\")
-    columns = "l" * len(kept)
+    columns = "l" * len(column_indices)
     body = "\n".join(lines[1:])
     return f"\\begin{{tabular}}{{{columns}}}\n\\hline\n{lines[0]}\n\\hline\n{body}\n\\hline\n\\end{{tabular}}\n"
 

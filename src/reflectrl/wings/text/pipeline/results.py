@@ -46,20 +46,20 @@ def rows(run: Path, text: TextTask) -> Iterator[TextRow]:
 
 def left_out(run: Path, text: TextTask) -> list[dict[str, Any]]:
     """Return the arms without a row of their own, as they had nothing to learn from, with seed and reason."""
-    found = []
+    omitted = []
     for arm in text.recipe.arms:
         for seed in text.recipe.seeds:
             if why := reason_left_out(run / "checkpoints" / f"seed{seed}" / arm):
-                found.append({"arm": arm, "seed": seed, "why": why})
-    return found
+                omitted.append({"arm": arm, "seed": seed, "why": why})
+    return omitted
 
 
 def _written(run: Path, text: TextTask, labels: Mapping[str, Any]) -> list[Sample]:
     """Return one completion per prompt, even for the data: diversity metrics need equal numbers of texts."""
     if labels["arm"] == DATA:
         return text.prompts(labels["split"], text.recipe.eval.episodes)
-    kept = {sample.group for sample in text.prompts(labels["split"], text.recipe.eval.episodes)}
-    return [sample for sample in read_completions(written_to(run, labels)).values() if sample.group in kept]
+    groups = {sample.group for sample in text.prompts(labels["split"], text.recipe.eval.episodes)}
+    return [sample for sample in read_completions(written_to(run, labels)).values() if sample.group in groups]
 
 
 def spread(build: Build, text: TextTask, references: Sequence[Path], values: Sequence[Path]) -> list[dict[str, Any]]:
@@ -69,7 +69,7 @@ def spread(build: Build, text: TextTask, references: Sequence[Path], values: Seq
         references: the reference of each seed.
         values: the folder of each one's caches; none if no arm needs them.
     """
-    found = []
+    per_seed = []
     for seed, reference, folder in zip(text.recipe.seeds, references, values, strict=False):
         lm = text.load(reference, seed)
         written = written_by_reference(build, seed)
@@ -80,8 +80,8 @@ def spread(build: Build, text: TextTask, references: Sequence[Path], values: Seq
             "value": cache.values_N,
             "advantage": cache.advantages_N,
         }
-        found.append({"seed": seed, **{name: percentiles(values.tolist()) for name, values in numbers.items()}})
-    return found
+        per_seed.append({"seed": seed, **{name: percentiles(values.tolist()) for name, values in numbers.items()}})
+    return per_seed
 
 
 EXTREMES = 20
@@ -109,7 +109,7 @@ def write_extremes(folder: Path, seed: int, samples: Sequence[Sample], cache: Re
 
 def write_results(build: Build, text: TextTask, references: Sequence[Path], values: Sequence[Path]) -> None:
     """Write `results.json`. Takes references and values as `spread` does."""
-    found, sections = list(rows(build.context.run.path, text)), text.recipe.sections
+    text_rows, sections = list(rows(build.context.run.path, text)), text.recipe.sections
     results = {
         "kind": "text",
         "recipe": text.recipe.name,
@@ -118,8 +118,8 @@ def write_results(build: Build, text: TextTask, references: Sequence[Path], valu
         "hardware": hardware(),
         "confidence": text.recipe.eval.confidence,
         "rewards": sorted(sections["test_rewards"] or sections["rewards"]),
-        "rows": [asdict(row) for row in found],
-        "summary": [asdict(line) for line in pooled(found, text.recipe.eval.confidence)],
+        "rows": [asdict(row) for row in text_rows],
+        "summary": [asdict(line) for line in pooled(text_rows, text.recipe.eval.confidence)],
         "left_out": left_out(build.context.run.path, text),
         "percentiles": spread(build, text, references, values),
     }
@@ -138,17 +138,17 @@ def show(screen: Console, *folders: Path) -> None:
     Raises:
         UserError: a folder holds no results of a text task.
     """
-    found = [read_results(folder) for folder in folders]
-    lines = [line for results in found for line in results["summary"]]
-    level = found[0]["confidence"]
+    runs = [read_results(folder) for folder in folders]
+    lines = [line for results in runs for line in results["summary"]]
+    level = runs[0]["confidence"]
     headings = dict.fromkeys((line["task"], line["split"], line["sampling"]) for line in lines if line["sampling"])
     for task, split, sampling in headings:
-        mine = [row for row in lines if (row["task"], row["split"]) == (task, split)]
-        mine = [row for row in mine if row["sampling"] in ("", sampling)]
-        screen.print(_table(f"{task}, {split} prompts, {sampling}: reward and {level:.0%} interval", mine))
-    for results in found:
-        for one in results.get("left_out", ()):
-            screen.print(f"left out: {one['arm']} (seed {one['seed']}): {one['why']}", soft_wrap=True)
+        table_rows = [row for row in lines if (row["task"], row["split"]) == (task, split)]
+        table_rows = [row for row in table_rows if row["sampling"] in ("", sampling)]
+        screen.print(_table(f"{task}, {split} prompts, {sampling}: reward and {level:.0%} interval", table_rows))
+    for results in runs:
+        for omitted in results.get("left_out", ()):
+            screen.print(f"left out: {omitted['arm']} (seed {omitted['seed']}): {omitted['why']}", soft_wrap=True)
 
 
 def read_results(folder: Path) -> dict[str, Any]:

@@ -60,10 +60,10 @@ class TextTask:
         """Return the training samples of an algorithm. Preference algorithms use all samples, and so does the sampling
         "all_priority" of advantages; the others leave out rejected answers.
         """
-        found, pooled = self.samples("train"), offline_settings(self.recipe).sampling == "all_priority"
+        samples, pooled = self.samples("train"), offline_settings(self.recipe).sampling == "all_priority"
         if algorithm in PREFERENCES or (pooled and algorithm in A_LOL):
-            return found
-        return [sample for sample in found if imitable(sample)]
+            return samples
+        return [sample for sample in samples if imitable(sample)]
 
     def prompts(self, split: str, most: int = 0) -> list[Sample]:
         """Return one sample worth imitating for each of the first `most` prompts of a split; 0 means all prompts."""
@@ -71,10 +71,10 @@ class TextTask:
 
     def references(self, split: str) -> dict[str, list[str]]:
         """Return the completions of the data that are worth imitating, by group of the prompt."""
-        found: dict[str, list[str]] = {}
+        completions: dict[str, list[str]] = {}
         for sample in filter(imitable, self.samples(split)):
-            found.setdefault(sample.group, []).append(sample.completion)
-        return found
+            completions.setdefault(sample.group, []).append(sample.completion)
+        return completions
 
     @cached_property
     def unprepared(self) -> Reward:
@@ -92,9 +92,9 @@ class TextTask:
         """Reward of the final evaluation: from [test_rewards], or else from [rewards]."""
         if not self.recipe.sections["test_rewards"]:
             return self.reward
-        found = build(self.recipe.sections["test_rewards"], self.scores)
-        found.prepare(self.training("nll"))
-        return found
+        reward = build(self.recipe.sections["test_rewards"], self.scores)
+        reward.prepare(self.training("nll"))
+        return reward
 
     def load(self, source: Source, seed: int) -> LanguageModel:
         """Load a model: one of the run, or the pretrained one."""

@@ -62,18 +62,18 @@ def write_data(build: Build, text: TextTask) -> None:
     Raises:
         UserError: there is no training or no validation set.
     """
-    found, task = {split: _source(text, split) for split in SPLITS}, text_settings(text.recipe).task
+    by_split, task = {split: _source(text, split) for split in SPLITS}, text_settings(text.recipe).task
     for split in SPLITS[:2]:
-        if not found[split]:
-            where = (
+        if not by_split[split]:
+            hint = (
                 f"looked in {_folder(text)}; {_source_of_data(text, split)} writes them, docs/offline-text.md says more"
             )
-            raise UserError(f"text task {task!r}: no {split} samples ({where})")
-    text.unprepared.prepare([sample for sample in found["train"] if imitable(sample)])
+            raise UserError(f"text task {task!r}: no {split} samples ({hint})")
+    text.unprepared.prepare([sample for sample in by_split["train"] if imitable(sample)])
     # The training set comes last, because its file tells that the artifact is complete.
     for split in reversed(SPLITS):
-        if found[split]:
-            samples = _labelled(text, found[split])
+        if by_split[split]:
+            samples = _labelled(text, by_split[split])
             write_samples(text.data(split), samples)
             build.progress(len(samples), len(samples), f"{split} samples, mean reward {_mean(samples):.3f}")
 
@@ -81,15 +81,15 @@ def write_data(build: Build, text: TextTask) -> None:
 def _source(text: TextTask, split: str) -> list[Sample]:
     """Return the samples of a split's first prompts, as many prompts as the recipe asks for."""
     settings = text_settings(text.recipe)
-    most = {"train": settings.prompts, "validation": settings.validation_prompts}.get(split, 0)
+    limit = {"train": settings.prompts, "validation": settings.validation_prompts}.get(split, 0)
     samples: Sequence[Sample]
     if settings.task == "orders":
-        samples = list(orders(most or ORDERS[split], settings.answers, split, named_seed("orders")))
+        samples = list(orders(limit or ORDERS[split], settings.answers, split, named_seed("orders")))
     else:
         samples = read_split(_folder(text), split)
     groups = list(dict.fromkeys(sample.group for sample in samples))
-    kept = set(groups[:most] if most else groups)
-    return [sample for sample in samples if sample.group in kept]
+    first_groups = set(groups[:limit] if limit else groups)
+    return [sample for sample in samples if sample.group in first_groups]
 
 
 def _folder(text: TextTask) -> Path:
@@ -105,9 +105,9 @@ def _source_of_data(text: TextTask, split: str) -> str:
     settings = text_settings(text.recipe)
     if settings.task != "own":
         return f"`reflectrl data {settings.task} --from DIR`"
-    maker = Path(settings.data).name
-    if maker in names("benchmarks"):
-        return f"`reflectrl data {maker}`"
+    benchmark = Path(settings.data).name
+    if benchmark in names("benchmarks"):
+        return f"`reflectrl data {benchmark}`"
     return f"`reflectrl data convert --from FILE --to {_folder(text) / split}.jsonl`"
 
 
@@ -163,8 +163,8 @@ def fit_values(build: Build, text: TextTask, reference: Path) -> None:
 
         def note(metrics: dict[str, float]) -> None:
             file.write(metrics)
-            about = f"explained variance {metrics['explained_variance']:.2f}"
-            build.progress(int(metrics["step"]), offline_settings(text.recipe).value_epochs, about)
+            message = f"explained variance {metrics['explained_variance']:.2f}"
+            build.progress(int(metrics["step"]), offline_settings(text.recipe).value_epochs, message)
 
         sets = dict[tuple[str, ...], str]()
         for arm in reversed(text.offline):
@@ -205,17 +205,17 @@ def reference_cache(
 
 def cache_folder(folder: Path, text: TextTask, algorithm: str) -> Path:
     """Return the folder of the reference cache of an algorithm's samples: of all, or of the imitable samples only."""
-    everything = len(text.training(algorithm)) == len(text.samples("train"))
-    return folder / (VALUE if everything else f"{VALUE}-imitable")
+    uses_all = len(text.training(algorithm)) == len(text.samples("train"))
+    return folder / (VALUE if uses_all else f"{VALUE}-imitable")
 
 
 def _played(text: TextTask, lm: LanguageModel, seed: int, path: Path) -> Outcomes:
     """Score the reference's greedy completions of validation prompts."""
     config = offline_settings(text.recipe)
     prompts = text.prompts("validation")
-    found = text.reward.label(completions(text, lm, prompts, path, "greedy", seed))
-    ids = [prompt_ids(lm, sample, config.prompt_tokens, config.completion_tokens) for sample in found]
-    return Outcomes(ids, torch.tensor([sample.reward for sample in found]), [sample.group for sample in found])
+    scored = text.reward.label(completions(text, lm, prompts, path, "greedy", seed))
+    ids = [prompt_ids(lm, sample, config.prompt_tokens, config.completion_tokens) for sample in scored]
+    return Outcomes(ids, torch.tensor([sample.reward for sample in scored]), [sample.group for sample in scored])
 
 
 def completions(
@@ -223,12 +223,14 @@ def completions(
 ) -> list[Sample]:
     """Generate a model's completions of prompts. `sampling` is "greedy", or "sampled" with the recipe's settings."""
     recipe = text.recipe
-    how = Sampling(0.0) if sampling == "greedy" else Sampling(recipe.rl.temperature, text_settings(recipe).top_p)
+    sampling_settings = (
+        Sampling(0.0) if sampling == "greedy" else Sampling(recipe.rl.temperature, text_settings(recipe).top_p)
+    )
     return write_completions(
         lm,
         prompts,
         path,
-        how,
+        sampling_settings,
         most_tokens=offline_settings(recipe).completion_tokens,
         prompt_tokens=offline_settings(recipe).prompt_tokens,
         seed=named_seed(seed, "write", path.stem),
@@ -260,18 +262,18 @@ def train_arm(build: Build, text: TextTask, start: Source, values: Path | None) 
         elif name == RVS:
             config = _from_base(recipe)
             data = text_dataset(lm, with_ranks(text.training(name)), config)
-            known = score_reference(data, torch.zeros(len(data)))
-            train_offline(data, known, config, learning_seed, note, learner, evaluate)
+            cache = score_reference(data, torch.zeros(len(data)))
+            train_offline(data, cache, config, learning_seed, note, learner, evaluate)
         else:
             assert values is not None
             config = replace(offline_settings(recipe), algorithm=cast(Algorithm, name))
-            data, known = reference_cache(
+            data, cache = reference_cache(
                 text, lm, seed, values, written_by_reference(build, seed), name, lambda _: None
             )
-            if why := nothing_to_learn(data, known, config, name):
+            if why := nothing_to_learn(data, cache, config, name):
                 leave_out(build, why)
                 return
-            train_offline(data, known, config, learning_seed, note, learner, evaluate)
+            train_offline(data, cache, config, learning_seed, note, learner, evaluate)
     _save(build.out, lm, seed)
     saved = load_state(learner)
     if saved is not None:
@@ -330,8 +332,8 @@ def _own_best(text: TextTask, lm: LanguageModel, seed: int, path: Path, round_nu
         first = max(group, key=lambda sample: sample.reward)
         if config.round_episodes == 1 or first.reward > min(sample.reward for sample in group):
             best.append(first)
-    found = {"written_reward": _mean(scored)}
-    return text_dataset(lm, best, config) if best else None, found
+    metrics = {"written_reward": _mean(scored)}
+    return text_dataset(lm, best, config) if best else None, metrics
 
 
 def _note_progress(build: Build, file: MetricsFile, metrics: dict[str, float]) -> Verdict:
@@ -339,8 +341,8 @@ def _note_progress(build: Build, file: MetricsFile, metrics: dict[str, float]) -
     verdict = file.write(metrics)
     total = max(int(metrics["steps"]), int(metrics["step"]))
     kind = "eval_reward" if "eval_reward" in metrics else "return"
-    about = {"eval_reward": "validation reward", "return": "reward"}[kind]
-    build.progress(int(metrics["step"]), total, f"{about} {metrics[kind]:.3f}")
+    metric_name = {"eval_reward": "validation reward", "return": "reward"}[kind]
+    build.progress(int(metrics["step"]), total, f"{metric_name} {metrics[kind]:.3f}")
     return verdict
 
 
@@ -356,9 +358,9 @@ def _evaluate(text: TextTask, lm: LanguageModel, arm: str, seed: int, path: Path
     """Return the mean reward of the current model's completions of validation prompts."""
     prompts = _asked(text, arm, "validation", text_settings(text.recipe).eval_prompts)
     path.unlink(missing_ok=True)
-    found = text.reward.label(completions(text, lm, prompts, path, text.recipe.rl.eval_sampling, seed))
+    scored = text.reward.label(completions(text, lm, prompts, path, text.recipe.rl.eval_sampling, seed))
     path.unlink()
-    return {"eval_reward": _mean(found)}
+    return {"eval_reward": _mean(scored)}
 
 
 def _asked(text: TextTask, arm: str, split: str, most: int) -> list[Sample]:
@@ -391,8 +393,8 @@ def write_arm(build: Build, text: TextTask, best: Path, last: Path | None) -> No
             models = {source: text.load(source, build.seed)}  # one in memory
         path = written_to(build.context.run.path, labels)
         written = completions(text, models[source], prompts, path, labels["sampling"], build.seed)
-        about = f"completions of {labels['split']} prompts, {labels['sampling']} {labels['checkpoint']}"
-        build.progress(len(written), len(written), about.rstrip())
+        description = f"completions of {labels['split']} prompts, {labels['sampling']} {labels['checkpoint']}"
+        build.progress(len(written), len(written), description.rstrip())
 
 
 def unwritten(build: Build, text: TextTask) -> Iterator[tuple[dict[str, Any], list[Sample]]]:

@@ -60,8 +60,10 @@ class Classifier:
         model, self.tokenizer = _load(source, what, dtype, download)
         allowed = (labels,) if isinstance(labels, int) else labels
         if model.config.num_labels not in allowed:
-            needed = " or ".join(map(str, allowed))
-            raise UserError(f"{what}: the model {source!r} has {model.config.num_labels} labels; it must have {needed}")
+            required = " or ".join(map(str, allowed))
+            raise UserError(
+                f"{what}: the model {source!r} has {model.config.num_labels} labels; it must have {required}"
+            )
         self.tokenizer.truncation_side, self.tokenizer.padding_side = cut, "right"
         self.model = model.to(pick_device(device)).eval()
         self.is_decoder = hasattr(model, "score") or isinstance(model, ThreadClassifier)  # the library's name
@@ -112,8 +114,8 @@ def _load(source: str, what: str, dtype: str, download: bool) -> tuple[Any, Any]
             model, info = load_classifier(source, dtype=getattr(torch, dtype), **options)
     except Exception as error:  # the loaders raise many kinds; all mean "this is not a model I can load"
         if not Path(source).exists() and not download:
-            about = "is neither a folder nor the name of a model on this machine (to fetch one: hf download NAME)"
-            raise UserError(f"{what}: model {source!r} {about}") from error
+            problem = "is neither a folder nor the name of a model on this machine (to fetch one: hf download NAME)"
+            raise UserError(f"{what}: model {source!r} {problem}") from error
         raise UserError(f"{what}: model {source!r} cannot be loaded: {one_line(error)[:200]}") from error
     if info["missing_keys"]:  # such weights were drawn at random
         raise UserError(f"{what}: model {source!r} is no trained classifier: it has no {min(info['missing_keys'])}")

@@ -116,7 +116,7 @@ class Safety(ClassifierComponent):
         turns = _turns(sample) if self.parent else []
         if self.classifier.is_decoder:
             end = str(self.classifier.tokenizer.eos_token)
-            return "".join(said + end for said in (*turns, response))
+            return "".join(turn + end for turn in (*turns, response))
         return ("\n".join(turns), response) if turns else response
 
 
@@ -173,8 +173,8 @@ class CometCritic(ClassifierComponent):
         """
         head, relation = sample.meta.get("head"), sample.meta.get("relation")
         if not isinstance(head, str) or relation not in CRITIC_PHRASES:
-            known = ", ".join(CRITIC_PHRASES)
-            raise UserError(f"reward CometCritic: sample {sample.id!r} needs a 'head' and a 'relation' ({known})")
+            relations = ", ".join(CRITIC_PHRASES)
+            raise UserError(f"reward CometCritic: sample {sample.id!r} needs a 'head' and a 'relation' ({relations})")
         tail = f"{CRITIC_PHRASES[relation]} {response_of(sample)}"
         names = dict(zip(("PersonX", "PersonY"), names_for(head), strict=True))
         return _named(head.strip(), names), _named(tail, names)
@@ -217,13 +217,13 @@ class RewardModel(ClassifierComponent):
         """Return the whole dialogue."""
         if self.style == "plain":
             return sample.prompt + sample.completion
-        turns = [(role, said) for role, said in dialogue.split(sample.prompt) if said]
+        turns = [(role, text) for role, text in dialogue.split(sample.prompt) if text]
         turns = [*(turns or [(dialogue.HUMAN, sample.prompt.strip())]), (dialogue.ASSISTANT, response_of(sample))]
         tokenizer = self.classifier.tokenizer
         if self.style == "chat":
-            messages = [{"role": ROLES[role], "content": said} for role, said in turns]
+            messages = [{"role": ROLES[role], "content": text} for role, text in turns]
             return render(tokenizer, messages, open_answer=False)
-        return "".join(f"{MARKS[role]}{said}{tokenizer.eos_token}" for role, said in turns)
+        return "".join(f"{MARKS[role]}{text}{tokenizer.eos_token}" for role, text in turns)
 
 
 CRITIC_PHRASES = {
@@ -257,7 +257,7 @@ def _named(text: str, names: Mapping[str, str]) -> str:
 
 def _turns(sample: Sample) -> list[str]:
     """Return the texts of the dialogue before the response, without knowledge; the prompt if it is no dialogue."""
-    return [said for _, said in dialogue.split(sample.prompt) if said] or [sample.prompt.strip()]
+    return [text for _, text in dialogue.split(sample.prompt) if text] or [sample.prompt.strip()]
 
 
 PROMPTER = "<|prompter|>"

@@ -49,11 +49,11 @@ class Scores:
             return self._computed(samples)
         self._open()
         keys = [_key(sample) for sample in samples]
-        fresh = {key: sample for key, sample in zip(keys, samples, strict=True) if key not in self._known}
-        missing = list(fresh)
+        unscored = {key: sample for key, sample in zip(keys, samples, strict=True) if key not in self._known}
+        missing = list(unscored)
         for start in range(0, len(missing), CHUNK):
             part = missing[start : start + CHUNK]
-            scores = self._computed([fresh[key] for key in part])
+            scores = self._computed([unscored[key] for key in part])
             self._known |= dict(zip(part, scores, strict=True))
             if self._path is not None:
                 with self._path.open("a", encoding="utf-8") as file:
@@ -97,8 +97,8 @@ def _read(path: Path) -> dict[str, float]:
 
 def key_and_number(line: str) -> tuple[str, float]:
     """Parse a line of a cache: a pair of a key and a number."""
-    key, number = parse_json(line)
-    return str(key), float(number)
+    key, score = parse_json(line)
+    return str(key), float(score)
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,10 @@ class Reward:
         columns = {name: scores.score(samples) for name, scores in self.scores.items()}
         labelled = []
         for i, sample in enumerate(samples):
-            own = {name: column[i] for name, column in columns.items()}
-            labelled.append(replace(sample, reward=self.total(own), components={**sample.components, **own}))
+            components = {name: column[i] for name, column in columns.items()}
+            labelled.append(
+                replace(sample, reward=self.total(components), components={**sample.components, **components})
+            )
         return labelled
 
     def total(self, components: Mapping[str, float]) -> float:
@@ -142,28 +144,28 @@ def build(section: Mapping[str, Any], cache: Path | None = None, download: bool 
     """
     if not section:
         raise UserError("the rewards section names no component; write for instance [rewards] fluency = 1.0")
-    made, weights = {}, {}
+    scores, weights = {}, {}
     for name, value in section.items():
         settings = dict(value) if isinstance(value, Mapping) else {"weight": value}
         weight = settings.pop("weight", 1.0)
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not abs(weight) < float("inf"):
             raise UserError(f"rewards.{name}: the weight must be a number, not {weight!r}")
         weights[name] = float(weight)
-        made[name] = Scores(name, _component(name, settings, download), cache)
-    return Reward(made, weights)
+        scores[name] = Scores(name, _component(name, settings, download), cache)
+    return Reward(scores, weights)
 
 
 def _component(name: str, settings: dict[str, Any], download: bool) -> Component:
     kind = settings.pop("use", name)
     if not isinstance(kind, str):
         raise UserError(f"rewards.{name}.use must be the name of a component, not {kind!r}")
-    made, what = resolve_class("rewards", kind, Component), f"reward {name!r}"
-    arguments = checked(made, settings, what, f"rewards.{name}")
-    if download and "download" in made.__init__.__annotations__:
+    component_class, description = resolve_class("rewards", kind, Component), f"reward {name!r}"
+    arguments = checked(component_class, settings, description, f"rewards.{name}")
+    if download and "download" in component_class.__init__.__annotations__:
         arguments = {"download": True, **arguments}
     try:
-        return made(**arguments)
+        return component_class(**arguments)
     except UserError:
         raise
     except Exception as error:  # a plug-in may raise anything
-        raise UserError(f"{what} cannot be made: {one_line(error)}") from error
+        raise UserError(f"{description} cannot be made: {one_line(error)}") from error

@@ -127,26 +127,28 @@ class Tournament(Component):
         for sample in samples:
             groups.setdefault(sample.prompt, {})[response_of(sample)] = None
         self._ask([(prompt, *pair) for prompt, texts in groups.items() for pair in both_ways(list(texts))])
-        found: dict[str, Mapping[str, float]] = {}
+        by_prompt: dict[str, Mapping[str, float]] = {}
         for prompt, texts in groups.items():
 
             def preferred(first: str, second: str, prompt: str = prompt) -> float:
                 return self._preference_of((prompt, first, second))
 
-            found[prompt] = standings(list(texts), preferred)
-        return [found[sample.prompt][response_of(sample)] for sample in samples]
+            by_prompt[prompt] = standings(list(texts), preferred)
+        return [by_prompt[sample.prompt][response_of(sample)] for sample in samples]
 
     def _ask(self, pairs: Sequence[Pair]) -> None:
         """Ask the judge about pairs without a verdict, in small batches, and save the verdicts after each batch."""
-        left = [pair for pair in dict.fromkeys(pairs) if self._key(pair) not in self.verdicts]
-        for start in range(0, len(left), AT_ONCE):
-            part = left[start : start + AT_ONCE]
-            new = {self._key(pair): said for pair, said in zip(part, self.judge.preferences(part), strict=True)}
-            self.verdicts.update(new)
+        pending = [pair for pair in dict.fromkeys(pairs) if self._key(pair) not in self.verdicts]
+        for start in range(0, len(pending), AT_ONCE):
+            part = pending[start : start + AT_ONCE]
+            new_verdicts = {
+                self._key(pair): preference for pair, preference in zip(part, self.judge.preferences(part), strict=True)
+            }
+            self.verdicts.update(new_verdicts)
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 with self.path.open("a", encoding="utf-8") as file:
-                    file.writelines(f"{json.dumps(pair)}\n" for pair in new.items())
+                    file.writelines(f"{json.dumps(pair)}\n" for pair in new_verdicts.items())
 
     def _preference_of(self, pair: Pair) -> float:
         return self.verdicts[self._key(pair)]

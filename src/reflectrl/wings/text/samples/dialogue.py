@@ -36,15 +36,16 @@ _MARK = re.compile(r"\s*(?:<\|(prompter|user|human|assistant|system)\|>|(Human|A
 
 def render(turns: Iterable[tuple[str, str]], knowledge: str = "", style: str = "labelled") -> str:
     """Render the dialogue so far as a prompt, which ends where the assistant's answer begins."""
-    known = f"{KNOWLEDGE} {knowledge}" if knowledge else ""
+    knowledge_line = f"{KNOWLEDGE} {knowledge}" if knowledge else ""
     if style == "dialogpt":
-        texts = [text.replace(END, "") for text in (known, *(said for _, said in turns))]  # END may only end turns
+        # END may only end turns.
+        texts = [text.replace(END, "") for text in (knowledge_line, *(utterance for _, utterance in turns))]
         return "".join(text + END for text in texts if text)
     if style == "guanaco":
-        marked_turns = (f"### {role}: {said} " for role, said in turns)
-        beginning = f"{known}\n{PREAMBLE}" if known else PREAMBLE
+        marked_turns = (f"### {role}: {utterance} " for role, utterance in turns)
+        beginning = f"{knowledge_line}\n{PREAMBLE}" if knowledge_line else PREAMBLE
         return f"{beginning}{''.join(marked_turns)}### {ASSISTANT}:"
-    return known + "".join(f"\n\n{role}: {said}" for role, said in turns) + f"\n\n{ASSISTANT}:"
+    return knowledge_line + "".join(f"\n\n{role}: {utterance}" for role, utterance in turns) + f"\n\n{ASSISTANT}:"
 
 
 def answer(said: str, style: str = "labelled") -> str:
@@ -58,8 +59,8 @@ def split(dialogue: str) -> Turns:
     An unfinished last turn has the text "". Knowledge before the first turn is skipped.
     """
     if dialogue.endswith(END):
-        said = dialogue.split(END)[:-1]
-        return [*_alternating(said[said[0].startswith(KNOWLEDGE) :]), (ASSISTANT, "")]
+        content = dialogue.split(END)[:-1]
+        return [*_alternating(content[content[0].startswith(KNOWLEDGE) :]), (ASSISTANT, "")]
     pattern = _HASHED if PREAMBLE in dialogue else _TURN
     dialogue = dialogue.replace(PREAMBLE, "", 1)
     first = pattern.search(dialogue)
@@ -67,12 +68,12 @@ def split(dialogue: str) -> Turns:
     if not first or (before and not before.startswith(KNOWLEDGE)):
         return []
     parts = pattern.split(dialogue[first.start() :])[1:]
-    return [(role, said.strip()) for role, said in zip(parts[::2], parts[1::2], strict=True)]
+    return [(role, content.strip()) for role, content in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def _alternating(said: Sequence[str]) -> Turns:
     """Assign unnamed speakers to turns, assuming that they alternate and that the human spoke last."""
-    return [((ASSISTANT, HUMAN)[(len(said) - i) % 2], one.strip()) for i, one in enumerate(said)]
+    return [((ASSISTANT, HUMAN)[(len(said) - i) % 2], utterance.strip()) for i, utterance in enumerate(said)]
 
 
 def marked(turns: Sequence[str]) -> Turns:
@@ -83,15 +84,15 @@ def marked(turns: Sequence[str]) -> Turns:
     Raises:
         BadRowError: only some of the turns are marked.
     """
-    found = [_MARK.match(turn) for turn in turns]
-    if not any(found):
+    matches = [_MARK.match(turn) for turn in turns]
+    if not any(matches):
         return _alternating(turns)
-    if not all(found):
+    if not all(matches):
         raise BadRowError("turns of which only some name the speaker", repr(turns)[:60])
-    marks = [match for match in found if match]
+    marks = [match for match in matches if match]
     roles = [ROLES[(match[1] or match[2]).lower()] for match in marks]
-    said = [turn[match.end() :].strip() for turn, match in zip(turns, marks, strict=True)]
-    dialogue = list(zip(roles, said, strict=True))
+    texts = [turn[match.end() :].strip() for turn, match in zip(turns, marks, strict=True)]
+    dialogue = list(zip(roles, texts, strict=True))
     return dialogue[:-1] if dialogue[-1] == (ASSISTANT, "") else dialogue
 
 

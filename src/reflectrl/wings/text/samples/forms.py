@@ -65,10 +65,15 @@ def preference(row: Row, name: str) -> list[Sample]:
         chosen, rejected = row["chosen"], row["rejected"]
         if not (isinstance(chosen, list) and isinstance(rejected, list)):
             raise BadRowError("missing prompt", "whole dialogues in text are read by `reflectrl data hha`")
-        shared = 0
-        while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
-            shared += 1
-        row = {**row, "prompt": chosen[:shared], "chosen": chosen[shared:], "rejected": rejected[shared:]}
+        prefix_length = 0
+        while prefix_length < min(len(chosen), len(rejected)) - 1 and chosen[prefix_length] == rejected[prefix_length]:
+            prefix_length += 1
+        row = {
+            **row,
+            "prompt": chosen[:prefix_length],
+            "chosen": chosen[prefix_length:],
+            "rejected": rejected[prefix_length:],
+        }
     scores = _scores(row)
     disagree = scores["chosen"] < scores["rejected"]
     samples = []
@@ -76,8 +81,8 @@ def preference(row: Row, name: str) -> list[Sample]:
         prompt, completion = _pair(need(row, "prompt"), need(row, key), key)
         reward = scores[other] if disagree else scores[key]
         components = {"score": scores[key]} if disagree else {}
-        name_of_one = f"{_word(row, 'id', name)}.{key}"
-        samples.append(Sample(name_of_one, group_of(prompt), prompt, completion, reward, components))
+        sample_id = f"{_word(row, 'id', name)}.{key}"
+        samples.append(Sample(sample_id, group_of(prompt), prompt, completion, reward, components))
     return samples
 
 

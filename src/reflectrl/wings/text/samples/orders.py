@@ -61,8 +61,8 @@ def orders(count: int, answers: int, split: str, seed: int, waiter: Waiter = WAI
     while len(seen) < count:
         dishes = [str(dish) for dish in rng.choice(DISHES, int(rng.integers(2, 5)), replace=False)]
         friendly = bool(rng.random() < 0.5)
-        wording, asked = str(rng.choice(FRIENDLY if friendly else BLUNT)), listed(dishes)
-        prompt = render([(HUMAN, wording.format(asked.capitalize() if wording.startswith("{") else asked))])
+        wording, request = str(rng.choice(FRIENDLY if friendly else BLUNT)), listed(dishes)
+        prompt = render([(HUMAN, wording.format(request.capitalize() if wording.startswith("{") else request))])
         if split_of(dishes) != split or prompt in seen:
             continue
         seen.add(prompt)
@@ -74,11 +74,11 @@ def orders(count: int, answers: int, split: str, seed: int, waiter: Waiter = WAI
 
 def split_of(dishes: list[str]) -> str:
     """Return the split of a set of dishes. It does not depend on their order or on the wording of the prompt."""
-    place = named_seed("orders", *sorted(dishes)) / 2**63
+    fraction = named_seed("orders", *sorted(dishes)) / 2**63
     for split, share in SPLITS.items():
-        if place < share:
+        if fraction < share:
             return split
-        place -= share
+        fraction -= share
     return split
 
 
@@ -86,12 +86,14 @@ def _answer(dishes: list[str], friendly: bool, waiter: Waiter, rng: np.random.Ge
     polite = rng.random() < waiter.polite[0 if friendly else 1]
     named = list(dishes)
     if rng.random() >= waiter.exact:
-        place = int(rng.integers(len(named)))
+        index = int(rng.integers(len(named)))
         swapped = rng.random() < 0.5
-        named[place : place + 1] = [str(rng.choice([d for d in DISHES if d not in dishes]))] if swapped else []
+        named[index : index + 1] = [str(rng.choice([d for d in DISHES if d not in dishes]))] if swapped else []
     ending = str(rng.choice(ENDINGS))
-    again = 1 + int(rng.integers(1, 3)) * int(rng.random() < waiter.repeats)
-    return f"{rng.choice(POLITE if polite else CURT)} {listed(named).capitalize()}, {', '.join([ending] * again)}."
+    ending_count = 1 + int(rng.integers(1, 3)) * int(rng.random() < waiter.repeats)
+    return (
+        f"{rng.choice(POLITE if polite else CURT)} {listed(named).capitalize()}, {', '.join([ending] * ending_count)}."
+    )
 
 
 def listed(dishes: list[str]) -> str:
@@ -104,8 +106,8 @@ def listed(dishes: list[str]) -> str:
 
 def relevance(ordered: list[str], answer: str) -> float:
     """Return the F1 score of the named dishes against the ordered dishes, each counted once."""
-    said = "".join(letter if letter.isalpha() else " " for letter in answer.lower()).split()
-    named, wanted = {dish for dish in DISHES if dish in said}, set(ordered)
+    words = "".join(letter if letter.isalpha() else " " for letter in answer.lower()).split()
+    named, wanted = {dish for dish in DISHES if dish in words}, set(ordered)
     return 2 * len(named & wanted) / (len(named) + len(wanted))
 
 
@@ -116,6 +118,6 @@ def politeness(answer: str) -> float:
 
 def economy(answer: str) -> float:
     """Return the share of distinct pairs among all pairs of neighbouring words; 0 for fewer than two words."""
-    said = "".join(letter if letter.isalpha() else " " for letter in answer.lower()).split()
-    pairs = list(pairwise(said))
+    words = "".join(letter if letter.isalpha() else " " for letter in answer.lower()).split()
+    pairs = list(pairwise(words))
     return len(set(pairs)) / len(pairs) if pairs else 0.0

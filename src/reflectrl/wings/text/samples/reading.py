@@ -81,16 +81,16 @@ def read_samples(path: Path, skip_bad: bool = False, reading: Reading = Reading(
     """
     gate = Gate(skip_bad)
     prompts: dict[str, str] = {}
-    found = []
+    samples = []
     for sample in stream_samples(path, gate, reading):
         prompt = prompts.setdefault(sample.prompt, sample.prompt)
-        found.append(sample if prompt is sample.prompt else replace(sample, prompt=prompt))
-    if not found:
+        samples.append(sample if prompt is sample.prompt else replace(sample, prompt=prompt))
+    if not samples:
         why = "; ".join(f"{reason} ({rows.count}, first at {rows.first[0]})" for reason, rows in gate.skipped.items())
         raise UserError(f"{path}: not one sample{why and f'; left out: {why}'}")
     for words, rows in gate.notes.items():
         LOG.warning("reflectrl: %s: %d rows: %s (first: %s)", path, rows.count, words, ", ".join(rows.first))
-    return Samples(tuple(found), gate.skipped)
+    return Samples(tuple(samples), gate.skipped)
 
 
 def stream_samples(path: Path, gate: Gate, reading: Reading = Reading()) -> Iterator[Sample]:  # noqa: B008
@@ -102,21 +102,21 @@ def stream_samples(path: Path, gate: Gate, reading: Reading = Reading()) -> Iter
     for file in files_of(path):
         form: Form | None = None
         name = file.name.partition(".")[0]
-        for number, place, record in records(file):
+        for record_number, location, record in records(file):
             try:
                 form = form or form_of(parsed(record))
                 row = form.parse(record)
-                found = list(form.read(row, f"{name}:{number}", reading))
-                new = [sample.id for sample in found]
-                if twice := [key for i, key in enumerate(new) if key in seen or key in new[:i]]:
-                    raise BadRowError("duplicate id", repr(twice[0])[:60])
-                seen.update(new)
+                samples = list(form.read(row, f"{name}:{record_number}", reading))
+                ids = [sample.id for sample in samples]
+                if duplicates := [key for i, key in enumerate(ids) if key in seen or key in ids[:i]]:
+                    raise BadRowError("duplicate id", repr(duplicates[0])[:60])
+                seen.update(ids)
             except BadRowError as error:
-                gate.refuse(place, error)
+                gate.refuse(location, error)
             else:
                 if words := form.oddity(row):
-                    gate.note(place, words)
-                yield from found
+                    gate.note(location, words)
+                yield from samples
 
 
 def form_of(row: dict[str, Any]) -> Form:
@@ -124,15 +124,15 @@ def form_of(row: dict[str, Any]) -> Form:
     for form in FORMS:
         if all(column in row for column in form.columns):
             return form
-    known = "; ".join(", ".join(form.columns) for form in FORMS)
-    raise BadRowError("unknown columns", f"{', '.join(row) or 'none'} (known: {known})")
+    known_columns = "; ".join(", ".join(form.columns) for form in FORMS)
+    raise BadRowError("unknown columns", f"{', '.join(row) or 'none'} (known: {known_columns})")
 
 
 def files_of(path: Path) -> list[Path]:
     """Return the file itself, or the data files of a folder; UserError if the folder has none."""
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.iterdir() if file.name.endswith((".jsonl", ".jsonl.gz")))
-    if not found:
+    files = sorted(file for file in path.iterdir() if file.name.endswith((".jsonl", ".jsonl.gz")))
+    if not files:
         raise UserError(f"{path}: no .jsonl file in this folder")
-    return found
+    return files

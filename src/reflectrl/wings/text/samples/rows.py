@@ -60,10 +60,10 @@ class Gate:
         Raises:
             UserError: the row is bad, and bad rows are not skipped.
         """
-        forgiven = isinstance(error, LeftOutError)
-        if not (forgiven or self.skip_bad):
+        left_out = isinstance(error, LeftOutError)
+        if not (left_out or self.skip_bad):
             raise UserError(f"{location}: {error}{self.advice}") from error
-        counted = self.left_out if forgiven else self.skipped
+        counted = self.left_out if left_out else self.skipped
         counted.setdefault(error.reason, Skipped()).add(location)
 
     def note(self, location: str, words: str) -> None:
@@ -102,13 +102,13 @@ def records(path: Path, lists: bool = True) -> Iterator[tuple[int, str, Any]]:
         # Peek instead of seeking back, because a pipe cannot seek.
         head: bytes = cast(Any, file).peek(CHUNK)
         if lists and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-            for count, (number, value) in enumerate(_elements(path, file), start=1):
-                yield count, f"{path}:{number}, element {count}", value
+            for count, (line_number, value) in enumerate(_elements(path, file), start=1):
+                yield count, f"{path}:{line_number}, element {count}", value
             return
-        for number, line in enumerate(file, start=1):
-            line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        for line_number, line in enumerate(file, start=1):
+            line = line.removeprefix(b"\xef\xbb\xbf") if line_number == 1 else line
             if line.strip():
-                yield number, f"{path}:{number}", line
+                yield line_number, f"{path}:{line_number}", line
 
 
 def _elements(path: Path, file: IO[bytes]) -> Iterator[tuple[int, Any]]:
@@ -119,34 +119,34 @@ def _elements(path: Path, file: IO[bytes]) -> Iterator[tuple[int, Any]]:
         text = ""
         while "[" not in text:  # `records` has seen one
             text += stream.read(CHUNK)
-        at = text.index("[") + 1
-        line += text.count("\n", 0, at)
+        offset = text.index("[") + 1
+        line += text.count("\n", 0, offset)
         while True:
-            gap = _GAP.match(text, at)
-            start = gap.end() if gap else at
-            line += text.count("\n", at, start)
+            gap = _GAP.match(text, offset)
+            start = gap.end() if gap else offset
+            line += text.count("\n", offset, start)
             if text.startswith("]", start):
                 break
             try:
-                value, at = decoder.raw_decode(text, start)
+                value, offset = decoder.raw_decode(text, start)
             except json.JSONDecodeError as error:  # the element may go on in the next chunk
-                more = stream.read(len(text) + CHUNK) if len(text) < LARGEST else ""
-                if not more:
-                    where = f"{path}:{line}, element {count}"
-                    raise UserError(f"{where}: broken JSON begins here: {error.msg}") from error
-                text, at = text[start:] + more, 0
+                chunk = stream.read(len(text) + CHUNK) if len(text) < LARGEST else ""
+                if not chunk:
+                    location = f"{path}:{line}, element {count}"
+                    raise UserError(f"{location}: broken JSON begins here: {error.msg}") from error
+                text, offset = text[start:] + chunk, 0
                 continue
             yield line, value
-            line += text.count("\n", start, at)
+            line += text.count("\n", start, offset)
             count += 1
-        rest = text[start + 1 :]
-        while not rest.strip():
-            line += rest.count("\n")
-            rest = stream.read(CHUNK)
-            if not rest:
+        trailing = text[start + 1 :]
+        while not trailing.strip():
+            line += trailing.count("\n")
+            trailing = stream.read(CHUNK)
+            if not trailing:
                 return
-        line += rest.count("\n", 0, len(rest) - len(rest.lstrip()))
-        raise UserError(f"{path}:{line}: broken JSON: the list has ended, and the file goes on: {rest.strip():.40}")
+        line += trailing.count("\n", 0, len(trailing) - len(trailing.lstrip()))
+        raise UserError(f"{path}:{line}: broken JSON: the list has ended, and the file goes on: {trailing.strip():.40}")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: broken JSON: {error}") from error
     except RecursionError as error:

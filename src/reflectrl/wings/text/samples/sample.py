@@ -75,10 +75,10 @@ class Samples(Sequence[Sample]):
 
     def groups(self) -> dict[str, list[Sample]]:
         """Return the samples of each group, in order."""
-        found: dict[str, list[Sample]] = {}
+        groups: dict[str, list[Sample]] = {}
         for sample in self.items:
-            found.setdefault(sample.group, []).append(sample)
-        return found
+            groups.setdefault(sample.group, []).append(sample)
+        return groups
 
     @property
     def ties(self) -> int:
@@ -93,8 +93,8 @@ def tied(group: Sequence[Sample]) -> bool:
 
 def imitable(sample: Sample) -> bool:
     """Return whether a completion is worth imitating. All are, unless the row's "sft_index" names another one."""
-    wanted = sample.meta.get("sft_index")
-    return wanted is None or sample.id.rpartition(".")[2] == str(wanted)
+    sft_index = sample.meta.get("sft_index")
+    return sft_index is None or sample.id.rpartition(".")[2] == str(sft_index)
 
 
 def group_of(prompt: str) -> str:
@@ -105,10 +105,10 @@ def group_of(prompt: str) -> str:
 def summary(samples: Samples) -> list[str]:
     """Return a readable summary, line by line. Lengths are in characters, since tokens depend on the model."""
     groups = samples.groups()
-    many = sum(len(group) > 1 for group in groups.values())
+    several = sum(len(group) > 1 for group in groups.values())
     rewards = [sample.reward for sample in samples if not math.isnan(sample.reward)]
     return [
-        f"{len(samples)} samples of {len(groups)} prompts; {many} prompts have several, {samples.ties} of them tied",
+        f"{len(samples)} samples of {len(groups)} prompts; {several} prompts have several, {samples.ties} of them tied",
         f"rewards: {_spread(rewards) if rewards else 'none yet'}",
         f"prompts, characters: {_spread([len(sample.prompt) for sample in samples])}",
         f"completions, characters: {_spread([len(sample.completion) for sample in samples])}",
@@ -127,9 +127,9 @@ def skipped_lines(what: str, skipped: Mapping[str, Skipped]) -> list[str]:
 def _spread(values: Sequence[float]) -> str:
     """Format the smallest value, the median, the 95th percentile and the largest value."""
     ranked = sorted(values)
-    places = (("least", 0.0), ("median", 0.5), ("95 %", 0.95), ("most", 1.0))
+    quantiles = (("least", 0.0), ("median", 0.5), ("95 %", 0.95), ("most", 1.0))
     parts = list[str]()
-    for name, share in places:
+    for name, share in quantiles:
         value = ranked[round(share * (len(ranked) - 1))]
         parts.append(f"{name} {value:.6g}")
     return ", ".join(parts)

@@ -55,19 +55,19 @@ def from_episode(episode: Episode, name: str, reading: StepReading = StepReading
     for t, (step, value) in enumerate(zip(episode.steps, rewards_to_go(episode, reading.gamma), strict=True)):
         # If the action differs from the policy's choice, the choice's order and probabilities do not apply.
         turn = step.choice if step.choice is not None and step.choice.choice == step.action else None
-        drawn = turn.sampling if turn else None
-        at_temperature = {"temperature": drawn.temperature, "top_p": drawn.top_p} if drawn else {}
-        place = turn.order.index(step.action) if turn and turn.order and not reading.words else step.action
+        sampling = turn.sampling if turn else None
+        at_temperature = {"temperature": sampling.temperature, "top_p": sampling.top_p} if sampling else {}
+        index = turn.order.index(step.action) if turn and turn.order and not reading.words else step.action
         prompt, options = _rendered(step, turn, reading)
-        whence = {"task": episode.task.id, "instance": instance, "episode": name, "step": t}
+        origin = {"task": episode.task.id, "instance": instance, "episode": name, "step": t}
         yield Sample(
             id=f"{name}.{t}",
             group=group_of(prompt),
             prompt=checked(prompt, "prompt"),
-            completion=checked(options[place], "action"),
+            completion=checked(options[index], "action"),
             reward=finite(value, "return"),
             logprob=_logprob(step, turn),
-            meta=whence | {"options": options} | at_temperature,
+            meta=origin | {"options": options} | at_temperature,
         )
 
 
@@ -95,5 +95,5 @@ def _logprob(step: Step, turn: Turn | None) -> float | None:
         return None
     if turn.logprobs:
         return sum(turn.logprobs)
-    known = turn.probs[step.action] if turn.probs else 0.0
-    return math.log(known) if known > 0 else None
+    prob = turn.probs[step.action] if turn.probs else 0.0
+    return math.log(prob) if prob > 0 else None

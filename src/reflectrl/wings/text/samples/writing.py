@@ -130,16 +130,18 @@ def to_trl(samples: Sequence[Sample], form: str, threshold: float | None = None)
         mean = sum(sample.reward for sample in samples) / max(1, len(samples))
         return _labelled(samples, mean if threshold is None else threshold)
     if form == "prompt-completion":
-        return ({"prompt": one.prompt, "completion": one.completion, "reward": one.reward} for one in samples)
+        return (
+            {"prompt": scored.prompt, "completion": scored.completion, "reward": scored.reward} for scored in samples
+        )
     raise UserError(f"unknown form {form!r}{suggestion(form, FORMS)}")
 
 
 def _pairs(samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
     for group in Samples(tuple(samples)).groups().values():
-        earned: dict[str, list[float]] = {}
+        rewards_of: dict[str, list[float]] = {}
         for sample in group:
-            earned.setdefault(sample.completion, []).append(sample.reward)
-        means = {completion: sum(rewards) / len(rewards) for completion, rewards in earned.items()}
+            rewards_of.setdefault(sample.completion, []).append(sample.reward)
+        means = {completion: sum(rewards) / len(rewards) for completion, rewards in rewards_of.items()}
         best = max(means, key=lambda completion: means[completion])
         for other, score in means.items():
             if score < means[best]:

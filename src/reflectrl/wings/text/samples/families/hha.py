@@ -46,8 +46,8 @@ def read(record: Any, name: str, source: Source, style: str) -> Iterator[Entry]:
         raise BadRowError("unknown columns", f"{', '.join(row) or 'none'} (known: prefix, suffix; chosen, rejected)")
     if source.split == "train" and any(sample.completion.rstrip().endswith(":") for sample in samples):
         raise LeftOutError("training records with an answer that ends in a colon")
-    place = int(name.rpartition(":")[2]) - 1
-    if place in _unjudged(source.path.parent / f"{UNJUDGED_RECORDS}.json").get(source.path.name, ()):
+    index = int(name.rpartition(":")[2]) - 1
+    if index in _unjudged(source.path.parent / f"{UNJUDGED_RECORDS}.json").get(source.path.name, ()):
         samples = [replace(sample, meta={**sample.meta, UNJUDGED: True}) for sample in samples]
     first = dialogue.split(samples[0].prompt)[0][1]
     yield Entry(samples, source.fixed, first)
@@ -55,7 +55,7 @@ def read(record: Any, name: str, source: Source, style: str) -> Iterator[Entry]:
 
 @functools.lru_cache(maxsize=16)
 def _unjudged(path: Path) -> dict[str, frozenset[int]]:
-    """Return, by file, the places of the records that no judge should see; {} if there is no such list.
+    """Return, by file, the indices of the records that no judge should see; {} if there is no such list.
 
     Raises:
         UserError: the list cannot be read.
@@ -63,22 +63,22 @@ def _unjudged(path: Path) -> dict[str, frozenset[int]]:
     if not path.is_file():
         return {}
     try:
-        return {name: frozenset(map(int, places)) for name, places in json.loads(path.read_bytes()).items()}
+        return {name: frozenset(map(int, indices)) for name, indices in json.loads(path.read_bytes()).items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path} must map names of files to lists of indices") from error
 
 
 def set_aside(sources: Sequence[Source]) -> dict[str, str]:
     """Return, by name, why a file is no data: a cleaned file replaces it, or it lists records."""
-    names, found = {source.name for source in sources}, {}
+    names, reasons = {source.name for source in sources}, {}
     for source in sources:
         folder, _, name = source.name.rpartition("/")
         cleaned = f"{folder}/{CLEANED}{name}" if folder else f"{CLEANED}{name}"
         if cleaned in names:
-            found[source.name] = f"{CLEANED}{name} stands beside it"
+            reasons[source.name] = f"{CLEANED}{name} stands beside it"
         elif name == UNJUDGED_RECORDS:
-            found[source.name] = "it lists test records that are left to no judge"
-    return found
+            reasons[source.name] = "it lists test records that are left to no judge"
+    return reasons
 
 
 def _pair(row: Row, name: str, style: str) -> list[Sample]:

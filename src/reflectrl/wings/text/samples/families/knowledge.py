@@ -35,12 +35,12 @@ def read(record: Any, name: str, source: Source, style: str) -> Iterator[Entry |
     else:
         known = "dialog; utterances; history, knowledge, response"
         raise BadRowError("unknown columns", f"{', '.join(row) or 'none'} (known: {known})")
-    for k, (turns, known, said) in enumerate(answers):
+    for k, (turns, known, answer) in enumerate(answers):
         if not turns or not known:
             yield LeftOutError("answers before anybody has spoken" if not turns else "answers without knowledge")
             continue
         prompt = dialogue.render(turns, known, style)
-        completion = dialogue.answer(said, style)
+        completion = dialogue.answer(answer, style)
         sample = Sample(f"{name}.{k}", group_of(prompt), prompt, completion, math.nan, meta={"knowledge": known})
         yield Entry([sample], source.fixed, turns[0][1], (kind, BOTH))
 
@@ -49,18 +49,18 @@ def _wizard(row: Row) -> Iterator[tuple[Turns, str, str]]:
     """Yield (turns so far, knowledge or "", answer) for each of the wizard's turns."""
     turns: Turns = []
     for turn in map(_object, items(row, "dialog")):
-        said = text(turn, "text").strip()
+        utterance = text(turn, "text").strip()
         wizard = "wizard" in text(turn, "speaker").lower()
         if wizard:
-            sentences = [one for one in mapping(turn, "checked_sentence").values() if one != UNUSED]
-            yield list(turns), text({"knowledge": sentences[0]}, "knowledge").strip() if sentences else "", said
-        turns.append((ASSISTANT if wizard else HUMAN, said))
+            sentences = [sentence for sentence in mapping(turn, "checked_sentence").values() if sentence != UNUSED]
+            yield list(turns), text({"knowledge": sentences[0]}, "knowledge").strip() if sentences else "", utterance
+        turns.append((ASSISTANT if wizard else HUMAN, utterance))
 
 
 def _faithful(turn: Row) -> tuple[Turns, str, str]:
     """Return (turns so far, knowledge or "", answer) of a FaithDial turn, whose speakers alternate."""
-    history = [text({"history": said}, "history").strip() for said in items(turn, "history")]
-    turns = [((ASSISTANT, HUMAN)[(len(history) - i) % 2], said) for i, said in enumerate(history)]
+    history = [text({"history": utterance}, "history").strip() for utterance in items(turn, "history")]
+    turns = [((ASSISTANT, HUMAN)[(len(history) - i) % 2], utterance) for i, utterance in enumerate(history)]
     return turns, str(turn.get("knowledge") or "").strip(), text(turn, "response").strip()
 
 

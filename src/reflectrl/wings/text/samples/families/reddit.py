@@ -28,9 +28,9 @@ GONE = ("", "[deleted]", "[removed]", "nan")
 def set_of(source: Source) -> str:
     """Return the set ("positive" or "negative") in the name of a file or of its nearest folder; "" if none."""
     for part in reversed(source.name.split("/")):
-        told = [SETS[word] for word in re.split("[^a-z]+", part.lower()) if word in SETS]
-        if told:
-            return told[-1]
+        sets = [SETS[word] for word in re.split("[^a-z]+", part.lower()) if word in SETS]
+        if sets:
+            return sets[-1]
     return ""
 
 
@@ -70,10 +70,10 @@ def _said(row: dict[str | None, Any], key: str) -> str:
         raise BadRowError("unknown columns", f"{columns} (needed: parent_text, text)")
     if row[key] is None or None in row:
         raise BadRowError("not as many fields as columns")
-    said = row[key].strip()
-    if said.lower() in GONE:
+    text = row[key].strip()
+    if text.lower() in GONE:
         raise LeftOutError(f"no {key}: deleted, removed or empty")
-    return checked(said, key)
+    return checked(text, key)
 
 
 FAMILY = Family("reddit", (".csv",), dialogue.STYLES, lambda source: bool(set_of(source)), records, read)

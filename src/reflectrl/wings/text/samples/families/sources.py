@@ -45,7 +45,7 @@ def find(paths: Sequence[Path], endings: Sequence[str]) -> list[Source]:
     Raises:
         UserError: a path does not exist, or there is no such file.
     """
-    found = []
+    sources = []
     for path in paths:
         if not path.exists():
             raise UserError(f"{path}: no such file or folder")
@@ -53,18 +53,18 @@ def find(paths: Sequence[Path], endings: Sequence[str]) -> list[Source]:
             if file.is_file() and file.name.removesuffix(".gz").endswith(tuple(endings)):
                 relative = Path(path.resolve().name, *file.relative_to(path).parts)
                 name = relative.with_name(relative.name.removesuffix(".gz")).with_suffix("").as_posix()
-                found.append(Source(file, name, split_of(name) or ("train" if file == path else "")))
-    if not found:
+                sources.append(Source(file, name, split_of(name) or ("train" if file == path else "")))
+    if not sources:
         raise UserError(f"{', '.join(map(str, paths))}: no {' or '.join(endings)} file, packed by gzip or not")
-    return found
+    return sources
 
 
 def split_of(name: str) -> str:
     """Return the split in a file's name, or else in the name of the nearest folder; "" if none."""
     for part in reversed(name.split("/")):
-        told = [_WORDS[word] for word in re.split("[^a-z]+", part.lower()) if word in _WORDS]
-        if told:
-            return told[-1]
+        splits = [_WORDS[word] for word in re.split("[^a-z]+", part.lower()) if word in _WORDS]
+        if splits:
+            return splits[-1]
     return ""
 
 
@@ -74,5 +74,5 @@ def records(source: Source) -> Iterator[tuple[str, Any]]:
     Raises:
         UserError: the file cannot be read, or a JSON list is broken, so that its rest is unreadable.
     """
-    for _, place, record in rows.records(source.path, lists=not source.ends(".tsv")):
-        yield place, record
+    for _, location, record in rows.records(source.path, lists=not source.ends(".tsv")):
+        yield location, record

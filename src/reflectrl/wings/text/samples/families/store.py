@@ -134,12 +134,16 @@ def prepare(
     if not 0 <= held_out < 0.5:
         raise UserError(f"the held-out share must be from 0 to below 0.5, not {held_out}")
     before = read_account(store, family.name)
-    found = [one for one in find(paths, family.endings) if store.resolve() not in one.path.resolve().parents]
+    candidates = [
+        candidate
+        for candidate in find(paths, family.endings)
+        if store.resolve() not in candidate.path.resolve().parents
+    ]
     account = Account(family.name, options={"style": style, "held_out": held_out, "sigmoid": sigmoid})
-    account.set_aside = dict(family.set_aside(found))
-    found = [source for source in found if source.name not in account.set_aside]
-    sources = [source for source in found if family.usable(source)]
-    account.unread = [source.name for source in found if source not in sources]
+    account.set_aside = dict(family.set_aside(candidates))
+    candidates = [source for source in candidates if source.name not in account.set_aside]
+    sources = [source for source in candidates if family.usable(source)]
+    account.unread = [source.name for source in candidates if source not in sources]
     missing = [split for split in SPLITS[1:] if split not in {source.split for source in sources}]
     writer = _Writer(store, missing, held_out, sigmoid)
     try:
@@ -161,10 +165,10 @@ def prepare(
 def _nothing_found(account: Account, paths: Sequence[Path]) -> UserError:
     """Return the error that says why there is no sample."""
     rows = account.left_out | account.skipped
-    left = ", ".join(f"{counted['count']} {reason}" for reason, counted in rows.items())
+    counts = ", ".join(f"{counted['count']} {reason}" for reason, counted in rows.items())
     unread = ", ".join(account.unread)
     return UserError(
-        f"{', '.join(map(str, paths))}: not one {account.family} sample{left and f'; left out: {left}'}"
+        f"{', '.join(map(str, paths))}: not one {account.family} sample{counts and f'; left out: {counts}'}"
         + (unread and f"; files whose names tell no split: {unread}")
     )
 
@@ -183,17 +187,17 @@ def _entries(
 ) -> Iterator[Entry]:
     """Yield the entries of all records. Bad records are refused or counted by `gate`."""
     for done, source in enumerate(sources):
-        for k, (place, record) in enumerate(family.records(source), start=1):
+        for k, (location, record) in enumerate(family.records(source), start=1):
             if k % EVERY == 1:
                 progress(done, len(sources), f"files; {k} records of {source.name}")
             try:
                 for entry in list(family.read(record, f"{source.name}:{k}", source, style)):
                     if isinstance(entry, LeftOutError):
-                        gate.refuse(place, entry)
+                        gate.refuse(location, entry)
                     else:
                         yield entry
             except BadRowError as error:
-                gate.refuse(place, error)
+                gate.refuse(location, error)
 
 
 class _Writer:
@@ -221,12 +225,12 @@ class _Writer:
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Count samples, prompts, and prompts that occur in the training file as well, for each file."""
-        found = {}
+        counts = {}
         for name in sorted(self._files):
             train = str(PurePosixPath(name).with_name("train.jsonl"))
             shared = len(self._prompts[name] & self._prompts.get(train, set())) if name != train else 0
-            found[name] = {"samples": self._files[name].count, "prompts": len(self._prompts[name]), "in_train": shared}
-        return found
+            counts[name] = {"samples": self._files[name].count, "prompts": len(self._prompts[name]), "in_train": shared}
+        return counts
 
     def keep(self, account: Account) -> None:
         """Move all files to their final places, the account last."""
@@ -244,5 +248,5 @@ class _Writer:
 
 def _drawn(key: str, missing: Sequence[str], share: float) -> str:
     """Return the split of a key. It is the same in every run and does not depend on the other data."""
-    number = int.from_bytes(hashlib.sha256(f"held out {key}".encode()).digest()[:8], "big") / 2**64
-    return next((split for i, split in enumerate(missing) if number < (i + 1) * share), "train")
+    fraction = int.from_bytes(hashlib.sha256(f"held out {key}".encode()).digest()[:8], "big") / 2**64
+    return next((split for i, split in enumerate(missing) if fraction < (i + 1) * share), "train")
