@@ -257,7 +257,7 @@ def players_of(plan: Plan, name: str, arm: Arm) -> Players:
 
 def planned_evaluation(plan: Plan, name: str, arm: Arm) -> Artifact:
     """Plan the evaluation of an arm, with all that it needs."""
-    acting, speaking, shown = players_of(plan, name, arm)
+    acting, speaking, episodes = players_of(plan, name, arm)
     config, settings, extent = plan.recipe.eval, ["env"], list[str]()
     if arm.player == "policy":
         settings = [*PLAYED]
@@ -272,7 +272,7 @@ def planned_evaluation(plan: Plan, name: str, arm: Arm) -> Artifact:
         name,
         reflector=speaking,
         policy=acting,
-        teaching=shown,
+        teaching=episodes,
         arm=arm,
         settings=settings,
         extent=extent,

@@ -108,12 +108,12 @@ class Artifact:
     @property
     def made_from(self) -> tuple[Artifact, ...]:
         """Inputs that its fingerprint covers, in the order of the arguments."""
-        return tuple(given.artifact for given in _inputs(self.arguments.values()) if given.counts)
+        return tuple(source.artifact for source in _inputs(self.arguments.values()) if source.counts)
 
     @property
     def needs(self) -> tuple[Artifact, ...]:
         """All its inputs."""
-        return tuple(given.artifact for given in _inputs(self.arguments.values()))
+        return tuple(source.artifact for source in _inputs(self.arguments.values()))
 
     def part(self, number: int) -> Input:
         """Return one of several outputs, as an input of another artifact."""
@@ -304,7 +304,7 @@ class Kind:
         inspect.signature(self.build).bind(None, **arguments)
         if seed is None:
             seed = plan.seed
-        made = Artifact(
+        artifact = Artifact(
             maker=self,
             recipe=plan.recipe,
             name=name,
@@ -316,7 +316,7 @@ class Kind:
             outputs=tuple(pattern.format(name=name, seed=seed, **arguments) for pattern in self.outputs),
         )
         # Several arms ask for the same model. The first call plans it, and the others get its handle.
-        return plan.made.setdefault(made.key, made)
+        return plan.made.setdefault(artifact.key, artifact)
 
     def continued_while(self, unfinished: Callable[[Build], bool]) -> Callable[[Build], bool]:
         """Decorate the function that tells whether an artifact lacks something although its outputs exist."""

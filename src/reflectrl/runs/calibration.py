@@ -62,9 +62,9 @@ def best_actions(env: TextEnv, episode: Episode) -> Iterator[tuple[int, ...]]:
     """
     task = episode.task
     now = advance(env, task, None, named_seed(episode.seed, "env") % 2**32)
-    for number, step in enumerate(episode.steps):
+    for index, step in enumerate(episode.steps):
         if now.observation.actions != step.observation.actions:
-            raise UserError(f"task {task.id!r} cannot be played again: step {number + 1} lists other actions")
+            raise UserError(f"task {task.id!r} cannot be played again: step {index + 1} lists other actions")
         count = len(step.observation.actions)
         expert = ask(env, task, "expert_action", count)
         yield replace(step, target=expert, preferences=ask_preferences(env, task, count)).best
@@ -111,11 +111,11 @@ def fit_arm(
                     probabilities.append(step.choice.probs)
                     best.append(right)
     del probabilities[MOST_DECISIONS:], best[MOST_DECISIONS:]
-    found = fit(probabilities, best)
+    calibration = fit(probabilities, best)
     file = calibration_file(run, arm, seed)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps({**asdict(found), "decisions": len(best)}, indent=1) + "\n")
-    return found
+    write_text(file, json.dumps({**asdict(calibration), "decisions": len(best)}, indent=1) + "\n")
+    return calibration
 
 
 def calibration_of(recipe: Recipe, run: RunFolder, arm: str, seed: int) -> Calibration:
@@ -128,8 +128,8 @@ def calibration_of(recipe: Recipe, run: RunFolder, arm: str, seed: int) -> Calib
     if recipe.eval.temperature != "fitted" or not path.is_file():
         return Calibration()
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        a, b, c = map(float, kept.get("beta", UNCHANGED))  # older files hold the temperature alone
-        return Calibration(float(kept["temperature"]), (a, b, c))
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        a, b, c = map(float, stored.get("beta", UNCHANGED))  # older files hold the temperature alone
+        return Calibration(float(stored["temperature"]), (a, b, c))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} cannot be read; remove it, and the next evaluation fits it again") from error

@@ -168,8 +168,8 @@ def advice(course: Course, name: str, luck: bool = False) -> tuple[str, str, str
         luck: True if the environment's own randomness changes what an action does.
     """
     diagnoses = _diagnoses(course, name, luck) if course.best < LOW else _half_way(course, luck)
-    said = next(diagnoses, None)
-    return None if said is None else (_seen(course), *said)
+    diagnosis = next(diagnoses, None)
+    return None if diagnosis is None else (_seen(course), *diagnosis)
 
 
 def _seen(course: Course) -> str:

@@ -35,9 +35,9 @@ def courses(recipe: Recipe, run: RunFolder, metrics: Lines) -> Iterator[tuple[st
         trained = {
             seed: course_of(metrics["rl", name, seed], warmup_of(recipe, run, arm, seed)) for seed in recipe.seeds
         }
-        known = [(seed, course) for seed, course in trained.items() if course is not None]
-        if known:
-            yield name, *min(known, key=lambda pair: pair[1].best)
+        pairs = [(seed, course) for seed, course in trained.items() if course is not None]
+        if pairs:
+            yield name, *min(pairs, key=lambda pair: pair[1].best)
 
 
 def metrics_by_training(run: RunFolder) -> Lines:
@@ -103,15 +103,15 @@ def coach_lines(recipe: Recipe, run: RunFolder) -> Iterator[str]:
     tasks = make_env().tasks("train")
     luck = luck_decides(make_env, tasks)
     for arm, seed, course in trained:
-        chosen = select_arms([arm], recipe)[arm]
-        if course.is_from_before and chosen.policy is not base:
+        definition = select_arms([arm], recipe)[arm]
+        if course.is_from_before and definition.policy is not base:
             yield (
                 f"coach: {arm}: no later weights did better on validation tasks than those from before RL, so its row "
                 "is that of the policy before RL"
             )
-        own, imitation = None, imitation_of_wins(recipe, chosen)
+        own, imitation = None, imitation_of_wins(recipe, definition)
         if imitation and not luck:  # where luck decides, nothing is searched, and the files of wins are empty
             own = own_wins_of(recipe, run, metrics["sft", imitation, seed], seed, len(tasks))
-        if said := advice(replace(course, own_wins=own), name, luck):
-            for title, words in zip(("seen", "likely", "next"), said, strict=True):
+        if sentences := advice(replace(course, own_wins=own), name, luck):
+            for title, words in zip(("seen", "likely", "next"), sentences, strict=True):
                 yield f"coach: {arm}: {title}: {printable_line(words)}"

@@ -134,11 +134,11 @@ def sample_outcomes(recipe: Recipe, path: Path) -> list[str]:
 
     def sampled() -> Iterator[str]:
         count, most = recipe.teach.outcome_episodes, recipe.teach.outcome_actions
-        for number, step in enumerate(step for episode in read_episodes(path) for step in episode.steps):
+        for index, step in enumerate(step for episode in read_episodes(path) for step in episode.steps):
             listed = step.observation.actions
-            start = number % len(listed)
+            start = index % len(listed)
             options = sorted({(start + k) % len(listed) for k in range(most or len(listed))})
-            tried = [Tried(action, (number + action) % (count + 1), count, 0.0) for action in options]
+            tried = [Tried(action, (index + action) % (count + 1), count, 0.0) for action in options]
             yield outcome_text(listed, tried, options[0])
 
     return list(islice(sampled(), SAMPLES))

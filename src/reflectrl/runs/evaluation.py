@@ -59,7 +59,7 @@ class EvaluationLog:
 
     def wanted(self) -> list[Attempt]:
         """Return the attempts that belong in the log: every task once, then every task again, and so on."""
-        return [(task.id, number) for number in range(self.repeats) for task in self.tasks]
+        return [(task.id, repeat) for repeat in range(self.repeats) for task in self.tasks]
 
     def left(self) -> set[Attempt]:
         """Return the attempts that are missing in the log."""
@@ -101,7 +101,7 @@ def evaluate_arm(
         if fits and any(log.left() for log in planned):
             greedy = build_players(recipe, context.run.path, name, arm, models, 0.0)
             fit_arm(recipe, context.run, name, seed, greedy, envs)
-        for number, log in enumerate(planned):
+        for index, log in enumerate(planned):
             about = {"arm": name, "seed": seed, "split": log.split, "sampling": log.sampling, **origin}
             start, count, stats = time.perf_counter(), 0, ComputeStats(models)
 
@@ -111,12 +111,12 @@ def evaluate_arm(
 
             for _ in _play(recipe, log, about, envs, players):
                 count += 1
-                progress(number, len(planned), f"{log.split} {log.stage} {log.sampling}, {count} episodes")
+                progress(index, len(planned), f"{log.split} {log.stage} {log.sampling}, {count} episodes")
             if count:
                 seconds = (time.perf_counter() - start) / count
-                shown = {key: about[key] for key in ("arm", "seed", "split", "sampling")}
-                timings.append({**shown, "stage": log.stage, "episodes": count, "seconds": seconds, **stats.done()})
-            progress(number + 1, len(planned), f"{log.split} {log.stage} {log.sampling}")
+                labels = {key: about[key] for key in ("arm", "seed", "split", "sampling")}
+                timings.append({**labels, "stage": log.stage, "episodes": count, "seconds": seconds, **stats.done()})
+            progress(index + 1, len(planned), f"{log.split} {log.stage} {log.sampling}")
     return timings
 
 
@@ -209,10 +209,10 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
         if names and ability not in has:
             arms = f"arm{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
             about = f"{type(env).__name__} has no {ability}, which {arms} would need"
-            shown = option("teach", {"by": "log", "log": ["demos.jsonl"]})
+            teach_option = option("teach", {"by": "log", "log": ["demos.jsonl"]})
             raise UserError(
                 f"{about}; give its teacher one (docs/own-environment.md), teach by demonstrations (`reflectrl play "
-                f"ENV --record demos.jsonl`, then {shown} {option('arms', ['no-reflection'])}), or "
+                f"ENV --record demos.jsonl`, then {teach_option} {option('arms', ['no-reflection'])}), or "
                 f"leave them out: {option('arms', ['rl-only'])}"
             )
 
@@ -254,7 +254,7 @@ def _play(
             chunk = wanted[start : start + CHUNK]
             if left.isdisjoint(chunk):
                 continue
-            jobs = [_job(tasks[name], number, log, about) for name, number in chunk]
+            jobs = [_job(tasks[name], repeat, log, about) for name, repeat in chunk]
             batch = min(recipe.eval.batch, len(jobs))
             for episode in rollout(jobs, envs, *players(temperature), batch):
                 if attempt_of(episode) in left:

@@ -72,9 +72,9 @@ def plan_environment(recipe: Recipe) -> Graph:
         raise UserError("sft.policy_from is 'reflector'; with a model.policy of its own it must be 'base'")
     models_play = any(arm.plays_model for arm in arms.values())
     is_taught = any(arm.is_taught for arm in arms.values() if arm.plays_model)
-    made, evaluations = dict[str, Artifact](), list[Artifact]()
+    artifacts, evaluations = dict[str, Artifact](), list[Artifact]()
     for seed in recipe.seeds:
-        plan = Plan(recipe, seed, is_taught, made)
+        plan = Plan(recipe, seed, is_taught, artifacts)
         # Planned before the arms ask for them, so that every run makes them first, and in this order.
         if is_taught:
             teaching(plan, "train")
@@ -82,10 +82,10 @@ def plan_environment(recipe: Recipe) -> Graph:
         if models_play:
             base(plan)
         evaluations += [planned_evaluation(plan, name, arm) for name, arm in arms.items()]
-    plan = Plan(recipe, 0, made=made)
+    plan = Plan(recipe, 0, made=artifacts)
     results = stages.results(plan, recipe.name, evaluations=tuple(evaluations))
     stages.report(plan, recipe.name, results=results)
-    return in_order(made.values())
+    return in_order(artifacts.values())
 
 
 def begin_environment(recipe: Recipe, run: RunFolder) -> Context:

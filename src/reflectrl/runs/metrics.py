@@ -90,7 +90,7 @@ class MetricsFile:
     def _verdict(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
         """Return the first listener's answer that has a reason."""
         answers = [listener.on_metrics(metrics) for listener in self._listeners]
-        return next((one for one in answers if one[1]), ("", ""))
+        return next((answer for answer in answers if answer[1]), ("", ""))
 
     def __enter__(self) -> MetricsFile:
         return self
@@ -119,8 +119,8 @@ def collect(run: RunFolder) -> None:
         lacking = noted.is_file() and not (path.is_file() and noted.read_bytes() == _digest(path))
         if lacking or not all(text for _, text in lines):
             seed, _, name = path.stem.partition("-")
-            made = run.path / "checkpoints" / seed / name
-            _warn_once(f"{path} is damaged, and curves lack lines; remove it and {made} to make them anew")
+            checkpoint = run.path / "checkpoints" / seed / name
+            _warn_once(f"{path} is damaged, and curves lack lines; remove it and {checkpoint} to make them anew")
     write_text(run.path / "metrics.jsonl", "".join(texts))
 
 
@@ -151,10 +151,11 @@ def _before(path: Path, learner: Path) -> list[str]:
     saved = 0 if meta is None else int(meta["logged"]) + 1  # the first step that was not logged when it was saved
     lines = list(_lines(path))
     end = max((i + 1 for i, (step, text) in enumerate(lines) if text and step < saved), default=0)
-    kept = lines[:end]
-    told = "round" in (meta or {}) or saved in (0, *(step + 1 for step, _ in kept))  # a round may have had no metrics
-    if told and all(text for _, text in kept):
-        return [text for _, text in kept]
+    earlier = lines[:end]
+    # A round may have had no metrics.
+    is_complete = "round" in (meta or {}) or saved in (0, *(step + 1 for step, _ in earlier))
+    if is_complete and all(text for _, text in earlier):
+        return [text for _, text in earlier]
     LOG.warning("reflectrl: %s is damaged; %s", path, BEGINS_ANEW)
     drop_state(learner)
     return []

@@ -251,15 +251,15 @@ def instructed(
     Raises:
         UserError: the arm shows something, and there is no chat in which to do so.
     """
-    shown = ""
+    demonstrations = ""
     if arm is not None and arm.shows is not None:
         if lm.chat is None:
             raise UserError(f"model {lm.base!r} has no chat template in which to show demonstrations ({arm.about})")
-        shown = arm.shows(recipe, teaching, role, lm, seed)
+        demonstrations = arm.shows(recipe, teaching, role, lm, seed)
     if lm.chat is None:
         return lm
     labelled, carries = recipe.play.scoring == "enumeration", recipe.play.reflection == "carried"
-    rules = system_prompt(make(recipe.env).instructions, role, shown, labelled, carries)
+    rules = system_prompt(make(recipe.env).instructions, role, demonstrations, labelled, carries)
     return replace(lm, chat=chat_of(lm.tokenizer, rules, lm.base))
 
 

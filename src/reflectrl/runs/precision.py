@@ -38,8 +38,8 @@ def decide(state: State, model: ModelConfig, graph: Graph) -> None:
 
 def decided(model: ModelConfig, precision: str) -> ModelConfig:
     """Return [model] with "on" or "off" where it says "auto"; as it is where nothing is decided ("")."""
-    chosen: dict[str, Any] = dict.fromkeys(auto_keys(model), precision) if precision else {}
-    return replace(model, **chosen)
+    changes: dict[str, Any] = dict.fromkeys(auto_keys(model), precision) if precision else {}
+    return replace(model, **changes)
 
 
 def in_run(model: ModelConfig, folder: Path) -> ModelConfig:

@@ -62,10 +62,10 @@ def require_environment(name: str) -> None:
     Raises:
         UserError: the name is unknown. The message suggests the nearest name.
     """
-    known = announced("envs")
-    if ":" not in name and name not in known and project_recipe(name) is None:
+    environments = announced("envs")
+    if ":" not in name and name not in environments and project_recipe(name) is None:
         own = "yours is package.module:Class, or a folder that `reflectrl init` has made"
-        raise UserError(f"unknown environment {name!r}{suggestion(name, [*known, *projects()])}; {own}")
+        raise UserError(f"unknown environment {name!r}{suggestion(name, [*environments, *projects()])}; {own}")
 
 
 def recipe_named(name: str) -> Path | None:
@@ -107,8 +107,8 @@ def with_learner(recipe: Recipe, named: Collection[str]) -> tuple[Recipe, str]:
         return recipe, f"{', '.join(recipe.arms)}: nothing learns from {log}; {option('arms', ['no-reflection'])} would"
     from reflectrl.runs.demonstrations import best_taught  # slow to import
 
-    kept = [name for name, arm in select_arms(recipe.arms, recipe).items() if not arm.policy]
-    arms, name = (*kept, best_taught(recipe)), recipe.name if "name" in named else f"{recipe.name}-shown"
+    others = [name for name, arm in select_arms(recipe.arms, recipe).items() if not arm.policy]
+    arms, name = (*others, best_taught(recipe)), recipe.name if "name" in named else f"{recipe.name}-shown"
     changed: Mapping[str, Any] = {"arms": arms, "name": name}
-    told = " ".join(option(key, value) for key, value in changed.items())
-    return replace(recipe, **changed), f"no arm of the recipe learns from {log}, so this is run: {told}"
+    options = " ".join(option(key, value) for key, value in changed.items())
+    return replace(recipe, **changed), f"no arm of the recipe learns from {log}, so this is run: {options}"

@@ -151,7 +151,7 @@ class Ranks:
             UserError, or the error itself: on the first rank, which prints it.
             SystemExit: on the others. If the first rank is gone, one of them has printed the error.
         """
-        told = ""
+        failure = ""
         with suppress(ValueError):  # not the main thread
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is ending; launchers kill who takes too long
         try:
@@ -167,16 +167,18 @@ class Ranks:
             is_first = self.store.add("said", 1) == 1
             self._close()  # the first rank has said that it will speak before the others learn that it is gone
             if isinstance(error, LostRank | KeyboardInterrupt) and self.store.check(["failed"]):
-                told = self.store.get("failed").decode()
+                failure = self.store.get("failed").decode()
         except RuntimeError:  # the store is gone, and the first rank with it
             is_first = self.team.rank == 1
         self.part()
         if self.team.rank == 0 and is_first:
-            raise UserError(told) if told else error
+            raise UserError(failure) if failure else error
         if is_first:
-            said = "interrupted; the same command goes on" if isinstance(error, KeyboardInterrupt) else one_line(error)
-            said = str(error) if isinstance(error, UserError) else said
-            sys.stderr.write(f"reflectrl: {printable_line(told or said)}\n")
+            message = (
+                "interrupted; the same command goes on" if isinstance(error, KeyboardInterrupt) else one_line(error)
+            )
+            message = str(error) if isinstance(error, UserError) else message
+            sys.stderr.write(f"reflectrl: {printable_line(failure or message)}\n")
         raise SystemExit(2) from error
 
     def _wait(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:

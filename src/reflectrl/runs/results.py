@@ -44,7 +44,7 @@ def write_results(recipe: Recipe, run: RunFolder) -> list[dict[str, Any]]:
     path = run.path / "results.json"
     env = make(recipe.env)
     rows = list(_rows(recipe, run, env))
-    found = {
+    results = {
         "recipe": recipe.name,
         "commit": commit(),
         "hardware": hardware(),
@@ -53,9 +53,9 @@ def write_results(recipe: Recipe, run: RunFolder) -> list[dict[str, Any]]:
         "rows": rows,
         "summary": summarise(rows, recipe.eval.confidence),
     }
-    if _essence(_read(path)) == _essence(json.loads(json.dumps(found))):
+    if _essence(_read(path)) == _essence(json.loads(json.dumps(results))):
         return []
-    write_text(path, json.dumps(found, indent=1) + "\n")
+    write_text(path, json.dumps(results, indent=1) + "\n")
     return [{"finished": datetime.now(UTC).isoformat(timespec="seconds")}]
 
 
@@ -66,7 +66,7 @@ def _rows(recipe: Recipe, run: RunFolder, env: TextEnv) -> Iterator[Row]:
         for seed in recipe.seeds:
             for log in evaluations(recipe, run, env, seed, name):
                 played = {attempt_of(episode): episode for episode in read_episodes(log.path)}
-                if missing := [task for task, number in log.wanted() if (task, number) not in played]:
+                if missing := [task for task, repeat in log.wanted() if (task, repeat) not in played]:
                     about = "are the environment's tasks the same in every process?"
                     raise UserError(f"{log.path} lacks the episode of task {missing[0]!r}; {about}")
                 episodes = [played[attempt] for attempt in log.wanted()]
@@ -185,11 +185,11 @@ def show_episode(console: Console, run: RunFolder, recipe: Recipe) -> None:
 
 def _print_episode(console: Console, episode: Episode) -> None:
     console.rule(f"{episode.provenance.get('arm')} on {printable_line(episode.task.id)} ({episode.task.split})")
-    shown = 0
-    for number, step in enumerate(episode.steps, start=1):
-        console.print(f"\nstep {number}", style="bold")
-        console.print(step.observation.text[shown:].strip())  # the history grows
-        shown = len(step.observation.history)
+    printed = 0
+    for step_number, step in enumerate(episode.steps, start=1):
+        console.print(f"\nstep {step_number}", style="bold")
+        console.print(step.observation.text[printed:].strip())  # the history grows
+        printed = len(step.observation.history)
         if step.reflection is not None:
             console.print(f"reflector: {step.reflection}", style="cyan")
         console.print(_choice(step), style="green")

@@ -226,21 +226,21 @@ def own_wins(build: Build) -> None:
     tasks = evenly(make_env().tasks("train"), recipe.rl.own_wins)
     sample = list(chain.from_iterable(random_play(tasks, make_env, build.seed, 16, 2000)))
     chance = signal_of(sample).won / len(sample)
-    wins, number, steps, reason = list[list[Episode]](), 0, 0, ""
+    wins, tried, steps, reason = list[list[Episode]](), 0, 0, ""
     if luck_decides(make_env, tasks):
         reason = "luck decides what actions do, so nothing is searched"
     elif chance >= 0.5:
         reason = f"chance wins {chance:.0%}, so nothing is searched"
     else:
         searched = find_wins(make_env, tasks, recipe.rl.own_wins_steps, build.seed, recipe.rl.own_wins_detours)
-        for number, (episodes, taken) in enumerate(searched, start=1):
+        for tried, (episodes, taken) in enumerate(searched, start=1):
             steps += taken
             if episodes:
                 wins.append(episodes)
-            build.progress(number, len(tasks), f"chance wins {chance:.0%}; {len(wins)} wins found in {steps:,} steps")
-        if number < len(tasks):  # its steps were spent before all tasks had their turn
-            note = f"chance wins {chance:.0%}; {len(wins)} of {number} tasks won in {steps:,} steps, then it ended"
-            build.progress(number, number, note)
+            build.progress(tried, len(tasks), f"chance wins {chance:.0%}; {len(wins)} wins found in {steps:,} steps")
+        if tried < len(tasks):  # its steps were spent before all tasks had their turn
+            note = f"chance wins {chance:.0%}; {len(wins)} of {tried} tasks won in {steps:,} steps, then it ended"
+            build.progress(tried, tried, note)
     if reason:
         build.progress(1, 1, reason)
     held_out = trained = wins
@@ -285,8 +285,8 @@ def imitated_wins(
     from reflectrl.runs.training import sft_examples
 
     recipe, seed, name = build.recipe, build.seed, build.name
-    found = train.stat().st_size > 0
-    if taught is not None and not found:
+    has_wins = train.stat().st_size > 0
+    if taught is not None and not has_wins:
         start = taught
     lm = load_model(model_source(recipe, start, "policy"), recipe.model, "policy", named_seed(seed, name))
     lm = instructed(recipe, lm, "policy")
@@ -306,7 +306,7 @@ def imitated_wins(
             return log.write(metrics)
 
         ended = "no wins to imitate"
-        if found:
+        if has_wins:
             ended = ""
             settings = replace(recipe.sft, steps=steps)
             rows, rows_apart = examples(train, shown), examples(validation, shown_apart)

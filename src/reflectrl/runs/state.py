@@ -50,10 +50,10 @@ def fingerprint(artifact: Artifact, settings: Mapping[str, Any]) -> str:
 def _fingerprint(artifact: Artifact, settings: Mapping[str, Any], hashes: dict[str, str]) -> str:
     """Return the hash of an artifact, and note it in `hashes`, by key: artifacts share most of their inputs."""
     if artifact.key not in hashes:
-        chosen = {name: _changed(value_of(settings, name), value_of(defaults(), name)) for name in artifact.settings}
+        changed = {name: _changed(value_of(settings, name), value_of(defaults(), name)) for name in artifact.settings}
         inputs = [_fingerprint(needed, settings, hashes) for needed in artifact.made_from]
         files = [digest_of(Path(name)) for name in artifact.files]
-        hashes[artifact.key] = _hash([artifact.kind, artifact.name, artifact.seed, chosen, inputs, *files])
+        hashes[artifact.key] = _hash([artifact.kind, artifact.name, artifact.seed, changed, inputs, *files])
     return hashes[artifact.key]
 
 
@@ -86,10 +86,10 @@ def _hash(value: Any) -> str:
 
 def value_of(settings: Mapping[str, Any], dotted: str) -> Any:
     """Return the value of a dotted key, or a whole section; None if there is no such key."""
-    found: Any = settings
+    value: Any = settings
     for name in dotted.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def settings_of(artifact: Artifact) -> Iterator[str]:
@@ -137,11 +137,11 @@ class State:
         try:
             noted = json.loads(path.read_text(encoding="utf-8"))
             intact = noted.pop("digest", None) in (None, _hash(noted))  # earlier versions wrote none
-            complete, made = list(noted["complete"]), dict(noted["artifacts"]) if noted.get("schema") == SCHEMA else {}
+            done, records = list(noted["complete"]), dict(noted["artifacts"]) if noted.get("schema") == SCHEMA else {}
             precision = noted.get("auto_precision", "")  # earlier versions decided anew in each process
-            intact = intact and precision in ("", "on", "off") and set(complete) <= set(STAGES)
-            if intact and all("fingerprint" in record for record in made.values()):
-                return cls(path, complete, made, tasks=str(noted.get("tasks", "")), auto_precision=precision)
+            intact = intact and precision in ("", "on", "off") and set(done) <= set(STAGES)
+            if intact and all("fingerprint" in record for record in records.values()):
+                return cls(path, done, records, tasks=str(noted.get("tasks", "")), auto_precision=precision)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
         LOG.warning("reflectrl: %s is damaged; it is written anew from what the folder holds", path)
@@ -197,8 +197,8 @@ def refuse_other_settings(
         if artifact.always or not artifact.is_begun(folder):
             continue
         wanted = fingerprint(artifact, now)
-        made = state.made.get(key, {}).get("fingerprint") or (fingerprint(artifact, before) if before else wanted)
-        if made != wanted:
+        recorded = state.made.get(key, {}).get("fingerprint") or (fingerprint(artifact, before) if before else wanted)
+        if recorded != wanted:
             names = dict.fromkeys(settings_of(artifact))
             differences = (difference(name, value_of(before or {}, name), value_of(now, name)) for name in names)
             files = ", ".join(dict.fromkeys(files_of(artifact)))
@@ -228,8 +228,8 @@ def listing(graph: Graph, state: State, settings: Mapping[str, Any]) -> list[str
     """Return one line per artifact: its stage, its key, its status, and its inputs."""
     lines = []
     for key, artifact in graph.items():
-        known = "made by every run" if artifact.always else state.says(artifact, settings)
+        status = "made by every run" if artifact.always else state.says(artifact, settings)
         inputs = [needed.key.removesuffix(f" (seed {artifact.seed})") for needed in artifact.made_from]
         sources = ", ".join([*inputs, *(f"[{name}]" for name in artifact.settings), *artifact.files])
-        lines.append(f"{artifact.stage:6} {key}: {known}{f'; from {sources}' if sources else ''}")
+        lines.append(f"{artifact.stage:6} {key}: {status}{f'; from {sources}' if sources else ''}")
     return lines

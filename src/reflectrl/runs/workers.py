@@ -82,14 +82,14 @@ class Workers:
         futures: dict[Future[Timings], Artifact] = {}
         while waiting or futures:
             unmade = {artifact.key for artifact in (*waiting, *futures.values())}
-            ready = [one for one in waiting if unmade.isdisjoint(needed.key for needed in one.needs)]
+            ready = [candidate for candidate in waiting if unmade.isdisjoint(needed.key for needed in candidate.needs)]
             for artifact in ready:
                 begin(artifact)
                 futures[engine.submit(self.context, artifact)] = artifact
                 waiting.remove(artifact)
             done, _ = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
-            for told in engine.news():
-                self.bars.update(*told)
+            for news in engine.news():
+                self.bars.update(*news)
             for future in done:
                 artifact = futures.pop(future)
                 self.note_timings(result_of(future))
@@ -104,9 +104,9 @@ class Workers:
         recipe = self.context.recipe
         if recipe.engine == "local":
             return Processes(recipe)
-        made = resolve_engine(recipe.engine)
+        engine_class = resolve_engine(recipe.engine)
         try:
-            return made(recipe)
+            return engine_class(recipe)
         except UserError:
             raise
         except Exception as error:  # a plug-in may raise anything
@@ -190,13 +190,13 @@ def _tell(*news: Any) -> None:
 
 def seldom(progress: ProgressCallback, seconds: float = 0.5) -> ProgressCallback:
     """Return a `progress` that passes on at most one call per this many seconds, and always the last one."""
-    said = 0.0
+    last_call = 0.0
 
     def throttled(done: int, total: int, note: str) -> None:
-        nonlocal said
-        if done == total or time.monotonic() - said > seconds:
+        nonlocal last_call
+        if done == total or time.monotonic() - last_call > seconds:
             progress(done, total, note)
-            said = time.monotonic()
+            last_call = time.monotonic()
 
     return throttled
 

@@ -62,10 +62,10 @@ class RayEngine:
     def news(self) -> Iterable[News]:
         """Return the tasks' progress since the last call; [] if the machine that collects it is gone."""
         try:
-            told: list[News] = self.ray.get(self._inbox.take.remote(), timeout=5)
+            news: list[News] = self.ray.get(self._inbox.take.remote(), timeout=5)
         except self.ray.exceptions.RayError:
             return []
-        return told
+        return news
 
     def close(self) -> None:
         """Stop the unfinished tasks."""

@@ -34,24 +34,24 @@ class RayWorker:
 
     def send(self) -> None:
         """Send the queued calls."""
-        asked, self._unsent = self._unsent, []
-        if not asked:
+        calls, self._unsent = self._unsent, []
+        if not calls:
             return
         try:
-            ref = self._host.call.remote([call for call, _, _ in asked])
+            ref = self._host.call.remote([call for call, _, _ in calls])
         except TypeError as error:
             raise UserError(f"a call cannot be sent to a worker: {one_line(error)}") from error
-        self._awaited.append((ref, [(env, answer) for _, env, answer in asked]))
+        self._awaited.append((ref, [(env, answer) for _, env, answer in calls]))
 
     def wait(self, answer: Future[Any]) -> Any:
         """Return the answer to a call that was sent. Raises the error of the call."""
         while not answer.done():
-            ref, asked = self._awaited.popleft()
+            ref, calls = self._awaited.popleft()
             try:
-                found = self.ray.get(ref)
+                outcomes = self.ray.get(ref)
             except self.ray.exceptions.RayError as lost:
-                found = [(None, UserError(self._lost(env, lost))) for env, _ in asked]
-            for (_, waiting), (value, error) in zip(asked, found, strict=True):
+                outcomes = [(None, UserError(self._lost(env, lost))) for env, _ in calls]
+            for (_, waiting), (value, error) in zip(calls, outcomes, strict=True):
                 waiting.set_result(value) if error is None else waiting.set_exception(error)
         return answer.result()
 

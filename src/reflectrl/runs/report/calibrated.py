@@ -16,13 +16,13 @@ MOST_ARMS = 8
 def reliability_plots(rows: Sequence[Score], looks: Mapping[str, Look]) -> list[Plot]:
     """Return a diagram per split in which some arm's decisions were judged. Bins of all seeds are drawn as points."""
     plots = []
-    for number, split in enumerate(dict.fromkeys(row.split for row in rows if row.reliability)):
+    for index, split in enumerate(dict.fromkeys(row.split for row in rows if row.reliability)):
         points = defaultdict[str, list[tuple[float, float]]](list)
         for row in rows:
             if row.split == split:
                 points[row.arm] += [(confidence, accuracy) for _, confidence, accuracy in row.reliability]
         arms = [arm for arm in in_page_order(list(points)) if points[arm]][:MOST_ARMS]
-        plots.append(Plot(split, _svg({arm: sorted(points[arm]) for arm in arms}, looks, f"reliability-{number}-")))
+        plots.append(Plot(split, _svg({arm: sorted(points[arm]) for arm in arms}, looks, f"reliability-{index}-")))
     return plots
 
 

@@ -58,13 +58,13 @@ def by_minutes(metrics: Sequence[Metric], times: Sequence[Mapping[str, Any]], ar
         for m in metrics
         if (m.arm, m.seed) == (arm, seed) and "eval_success" in m.values
     }
-    found, minutes = dict[int, tuple[float, float]](), 0.0
+    points, minutes = dict[int, tuple[float, float]](), 0.0
     for line in times:
         if (line.get("kind"), line.get("arm"), line.get("seed")) == ("rl", arm, seed):
             minutes += float(line["seconds"]) / 60
             if line["step"] in success:
-                found[line["step"]] = (minutes, success[line["step"]])
-    return list(found.values())
+                points[line["step"]] = (minutes, success[line["step"]])
+    return list(points.values())
 
 
 def _svg(curves: Mapping[tuple[str, int], Points], looks: Mapping[str, Look], label: str, prefix: str) -> str:

@@ -63,14 +63,14 @@ def render(run: Run, sample: Sample, live: str = "", further: Sequence[Section] 
     """
     rows, summary = (run.results.rows, run.results.summary) if run.results else ((), ())
     look = looks([score.arm for score in summary] + [metric.arm for metric in run.metrics])
-    found = main_table_first(tables(summary))
+    result_tables = main_table_first(tables(summary))
     script = asset("page.js")
     return template("page.html.j2", number=_number, percent=_percent, seconds=_seconds).render(
         run=run,
         name=(run.results and run.results.recipe) or run.recipe.get("name") or run.name,
         facts=facts(run),
-        tables=found,
-        headline=headline(found),
+        tables=result_tables,
+        headline=headline(result_tables),
         rows=rows,
         further=further,
         look=look,
@@ -96,7 +96,7 @@ def facts(run: Run) -> dict[str, str]:
     env: Mapping[str, Any] = (results and results.env) or recipe.get("env") or {}
     options = ", ".join(f"{key} = {_plain(value)}" for key, value in env.items() if key not in ("name", "horizon"))
     seeds = recipe.get("seeds") or sorted({row.seed for row in results.rows if row.seed is not None} if results else ())
-    found = {
+    entries = {
         "Environment": str(env.get("name", "")),
         "Horizon": f"{env['horizon']} steps" if env.get("horizon") else "the environment's default" if env else "",
         "Options": options or ("none" if env else ""),
@@ -105,7 +105,7 @@ def facts(run: Run) -> dict[str, str]:
         "Commit": results.commit if results else "",
         "Hardware": results.hardware if results else "",
     }
-    return {name: value or "not recorded" for name, value in found.items()}
+    return {name: value or "not recorded" for name, value in entries.items()}
 
 
 def _plain(value: Any) -> str:

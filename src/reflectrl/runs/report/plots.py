@@ -199,15 +199,15 @@ def _bars_svg(scores: Sequence[Score], rows: Sequence[Score], looks: Mapping[str
     arms = in_page_order([score.arm for score in scores])
     height = len(arms) + 1.8
     with drawing(3.8, 0.19 * height * len(stages) + 0.3) as (figure, axes):
-        places = {(stage, arm): i * height + j for i, stage in enumerate(stages) for j, arm in enumerate(arms)}
+        positions = {(stage, arm): i * height + j for i, stage in enumerate(stages) for j, arm in enumerate(arms)}
         for i, stage in enumerate(stages):
             axes.text(0, i * height - 1.0, stage, fontsize=9, fontweight="bold", color=INK, va="center")
-        for (stage, arm), y in places.items():
+        for (stage, arm), y in positions.items():
             _draw_bar(axes, y, looks[arm], [score for score in scores if (score.stage, score.arm) == (stage, arm)])
             seeds = [row.success for row in rows if (row.stage, row.arm) == (stage, arm)]
             if len(seeds) > 1:
                 axes.plot(seeds, [y] * len(seeds), "o", ms=2.8, mfc="none", mec=INK, mew=0.7, clip_on=False)
-        axes.set_yticks(list(places.values()), [arm for _, arm in places])
+        axes.set_yticks(list(positions.values()), [arm for _, arm in positions])
         axes.set_ylim(height * len(stages) - 1.4, -1.8)
         axes.set_xlim(0, 1.19)
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])

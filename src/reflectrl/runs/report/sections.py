@@ -35,5 +35,5 @@ def further_sections(folder: Path, run: Run) -> list[Section]:
     Raises:
         UserError: a file of the run is corrupt.
     """
-    found = [resolve("report_sections", name)(folder, run) for name in names("report_sections")]
-    return [section for section in found if section is not None]
+    sections = [resolve("report_sections", name)(folder, run) for name in names("report_sections")]
+    return [section for section in sections if section is not None]

@@ -69,11 +69,11 @@ class Look:
 
 def looks(arms: Iterable[str]) -> dict[str, Look]:
     """Return a look per arm: fixed for the usual arms, in order of appearance for others."""
-    found = list(arms)
-    others = [arm for arm in dict.fromkeys(found) if arm not in ARMS and arm != SHARED]
+    ordered = list(arms)
+    others = [arm for arm in dict.fromkeys(ordered) if arm not in ARMS and arm != SHARED]
     numbers = {arm: i for i, arm in enumerate(ARMS)} | {SHARED: SERIES - 1}
     numbers |= {arm: len(ARMS) + i % (SERIES - 1 - len(ARMS)) for i, arm in enumerate(others)}
-    return {arm: Look(numbers[arm]) for arm in found}
+    return {arm: Look(numbers[arm]) for arm in ordered}
 
 
 @contextmanager

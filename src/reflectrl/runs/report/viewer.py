@@ -51,19 +51,24 @@ def sample(episodes: Iterable[Episode], per_outcome: int = PER_OUTCOME) -> Sampl
         if len(cell) > per_outcome:  # never more in memory than may be shown
             cell.sort(key=_preference)
             cell.pop()
-    chosen: list[Episode] = []
+    episodes_shown: list[Episode] = []
     for arm in in_page_order([arm for arm, _ in cells]):
         for success in (True, False):
             lists = [sorted(cell, key=_preference) for _, cell in sorted(cells[arm, success].items())]
             in_turn = (episode for row in itertools.zip_longest(*lists) for episode in row if episode is not None)
-            chosen += itertools.islice(in_turn, per_outcome)
-    return Sample(tuple(chosen), total)
+            episodes_shown += itertools.islice(in_turn, per_outcome)
+    return Sample(tuple(episodes_shown), total)
 
 
 def _who(episode: Episode) -> tuple[str, int, str, str]:
-    told = episode.provenance
-    seed = int(told.get("seed", episode.seed))
-    return str(told.get("arm", "?")), seed, str(told.get("split", episode.task.split)), str(told.get("sampling", ""))
+    provenance = episode.provenance
+    seed = int(provenance.get("seed", episode.seed))
+    return (
+        str(provenance.get("arm", "?")),
+        seed,
+        str(provenance.get("split", episode.task.split)),
+        str(provenance.get("sampling", "")),
+    )
 
 
 def _preference(episode: Episode) -> int:

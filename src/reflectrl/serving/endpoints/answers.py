@@ -199,15 +199,15 @@ def complaint_of(body: Any, levels: int = NESTED) -> str:
     if not levels:
         return ""
     if isinstance(body, list):
-        said = [complaint_of(one, levels - 1) for one in body[:3]]
-        return "; ".join(filter(None, said))
+        complaints = [complaint_of(entry, levels - 1) for entry in body[:3]]
+        return "; ".join(filter(None, complaints))
     if not isinstance(body, dict):
         return ""
-    found = (complaint_of(body.get(key), levels - 1) for key in ("error", "message", "detail", "msg", "errors"))
-    complaint = next(filter(None, found), "")
-    place = body.get("loc")  # the field at fault: ["body", "max_tokens"]
-    if complaint and isinstance(place, list):
-        return f"{'.'.join(str(part) for part in place[:NESTED])}: {complaint}"
+    candidates = (complaint_of(body.get(key), levels - 1) for key in ("error", "message", "detail", "msg", "errors"))
+    complaint = next(filter(None, candidates), "")
+    location = body.get("loc")  # the field at fault: ["body", "max_tokens"]
+    if complaint and isinstance(location, list):
+        return f"{'.'.join(str(part) for part in location[:NESTED])}: {complaint}"
     return complaint
 
 
@@ -218,5 +218,5 @@ def shown_complaint(body: Any, prompts: Sequence[str]) -> str:
 
 
 def _quotes(complaint: str, prompt: str) -> bool:
-    said, plain = complaint.replace("\\n", " "), " ".join(prompt.split())
-    return any(said[i : i + QUOTED] in plain for i in range(len(said) - QUOTED + 1)) or (bool(plain) and plain in said)
+    flat, plain = complaint.replace("\\n", " "), " ".join(prompt.split())
+    return any(flat[i : i + QUOTED] in plain for i in range(len(flat) - QUOTED + 1)) or (bool(plain) and plain in flat)

@@ -136,16 +136,18 @@ def _arm(recipe: Recipe, name: str) -> Arm:
     style: Style = table.get("style", "act")
     host = urlsplit(table.get("base_url", shared.base_url)).hostname  # never a key, which may stand in a query
     here = table.get("local") or ("" if {"base_url", "model"} & set(table) else shared.local)
-    asked = here or f"{table.get('model', shared.model)} at {host}"
+    model_at_host = here or f"{table.get('model', shared.model)} at {host}"
     settings = (*SHARED, *(f"players.{name}.{key}" for key in (*ASKED, "style", "max_tokens", "history")))
     if style == "reflector":
-        return Arm(ABOUT[style], policy, players=contestants, settings=settings, asked=asked)
+        return Arm(ABOUT[style], policy, players=contestants, settings=settings, asked=model_at_host)
     if style == "cascade":
         settings = (*settings, f"players.{name}.defer_below", "play", "model")
-        return Arm(ABOUT[style], policy, reflector, players=contestants, settings=settings, asked=asked)
+        return Arm(ABOUT[style], policy, reflector, players=contestants, settings=settings, asked=model_at_host)
     settings = (*settings, "play", "model") if style == "pair" else settings
     model = reflector if style == "pair" else None
-    return Arm(ABOUT[style], reflector=model, player="endpoint", players=contestants, settings=settings, asked=asked)
+    return Arm(
+        ABOUT[style], reflector=model, player="endpoint", players=contestants, settings=settings, asked=model_at_host
+    )
 
 
 def contestants(*given: Any) -> Any:

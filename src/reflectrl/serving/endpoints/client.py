@@ -98,14 +98,14 @@ class Endpoint:
                 that names the address. Requests under way are finished and kept first.
         """
         self.asked += len(asks)
-        found = [self.journal.answer(self.key(ask)) for ask in asks]
-        if missing := [i for i, answer in enumerate(found) if answer is None]:
+        all_answers = [self.journal.answer(self.key(ask)) for ask in asks]
+        if missing := [i for i, answer in enumerate(all_answers) if answer is None]:
             done = len(asks) - len(missing)
             answers = in_loop(self._all([asks[i] for i in missing], lambda count: progress(done + count)))
             for i, answer in zip(missing, answers, strict=True):
-                found[i] = answer
+                all_answers[i] = answer
         self.known += len(asks) - len(missing)
-        return [answer or "" for answer in found]
+        return [answer or "" for answer in all_answers]
 
     def estimate(self, asks: Sequence[Ask]) -> Cost:
         """Estimate the largest cost of these questions, at four characters per token and answers of full length."""
@@ -168,9 +168,9 @@ class Endpoint:
     async def _once(self, ask: Ask) -> str:
         """Return the answer to a question. A question that several callers wait for is asked only once."""
         key = self.key(ask)
-        known = self.journal.answer(key)
-        if known is not None:
-            return known
+        cached = self.journal.answer(key)
+        if cached is not None:
+            return cached
         task = self._same.get(key)
         if task is None:
             task = self._same[key] = asyncio.ensure_future(self._answer(ask, key))
@@ -186,17 +186,17 @@ class Endpoint:
             self._cost(size + 16 * len(ask.messages) + 64, ask.max_tokens)
         )  # a token has a byte or more
         current.set(attempts)
-        most, made = self.config.retries, 0
+        most, attempts_made = self.config.retries, 0
         while True:
-            client = self._client.with_options(max_retries=most - made)
+            client = self._client.with_options(max_retries=most - attempts_made)
             try:
                 answer = await client.chat.completions.create(**self._request(ask))
                 text = masked(text_of(answer), self._key)
                 break
             except (self._errors.OpenAIError, *UNREADABLE) as error:
-                made = max(made + 1, attempts.made)
+                attempts_made = max(attempts_made + 1, attempts.made)
                 unreadable = isinstance(error, (*UNREADABLE, self._errors.APIResponseValidationError))
-                if made > most or not unreadable:
+                if attempts_made > most or not unreadable:
                     raise self._failure(self._explain(error, attempts, ask)) from None
         if silent := why_silent(answer, text, ask.max_tokens):
             note_once(f"{self._about}: {silent}")
@@ -237,7 +237,7 @@ class Endpoint:
             return f"{went} ({one_line(cause)})"
         if isinstance(error, self._errors.APIStatusError):
             complaint = shown_complaint(
-                masked(getattr(error, "body", None), self._key), [one["content"] for one in ask.messages]
+                masked(getattr(error, "body", None), self._key), [message["content"] for message in ask.messages]
             )
             named = "the server answers with an error" if attempts.unnumbered else f"error {status}"
             refuses_system = NO_SYSTEM.search(complaint) and not self.config.fold_system

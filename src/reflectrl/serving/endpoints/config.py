@@ -71,8 +71,8 @@ class EndpointConfig:
         """Return a conflict between the keys, in one line, or None. It never shows a possible key or password."""
         if self.key_env and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_env):
             return "'key_env' must be the name of an environment variable that holds the key, never the key itself"
-        if self.base_url and (found := _problem_of(self.base_url)):
-            return found
+        if self.base_url and (problem := _problem_of(self.base_url)):
+            return problem
         if self.local and (both := [key for key in ("base_url", "model") if getattr(self, key)]):
             return f"'local' and {both[0]!r} are two models; name one of them"
         if self.api == "azure" and not self.api_version:
@@ -193,7 +193,11 @@ class JudgeConfig:
         require_address(endpoint_settings(recipe), "endpoint")
         if recipe.rl.group < 2:
             raise UserError("judge.coef: a judge compares episodes of one task; set rl.group to at least 2")
-        others = [name for name, one in recipe.sections.items() if one is not self and getattr(one, "collects", False)]
+        others = [
+            name
+            for name, section in recipe.sections.items()
+            if section is not self and getattr(section, "collects", False)
+        ]
         if others:
             raise UserError(f"judge.coef does not go with [{others[0]}]: both collect the episodes")
         return ("judge", *(f"endpoint.{key}" for key in ASKED))
@@ -265,10 +269,10 @@ def player_settings(recipe: Recipe, name: str) -> PlayerConfig:
         and not (elsewhere and field.name in WHERE)
         and not (served and field.name == "local")
     }
-    made = from_dict(PlayerConfig, table, "recipe", f"players.{name}.")
-    if made.local:
-        return made
-    return require_address(replace(made, **inherited), f"players.{name}")
+    config = from_dict(PlayerConfig, table, "recipe", f"players.{name}.")
+    if config.local:
+        return config
+    return require_address(replace(config, **inherited), f"players.{name}")
 
 
 def require_address(config: Any, section: str) -> Any:
@@ -283,11 +287,11 @@ def require_address(config: Any, section: str) -> Any:
 
 def endpoint_settings(recipe: Recipe) -> EndpointConfig:
     """Return the section [endpoint] of a recipe."""
-    found: EndpointConfig = recipe.sections["endpoint"]
-    return found
+    settings: EndpointConfig = recipe.sections["endpoint"]
+    return settings
 
 
 def teacher_settings(recipe: Recipe) -> TeacherConfig:
     """Return the section [teacher] of a recipe."""
-    found: TeacherConfig = recipe.sections["teacher"]
-    return found
+    settings: TeacherConfig = recipe.sections["teacher"]
+    return settings

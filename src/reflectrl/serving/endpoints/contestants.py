@@ -73,8 +73,8 @@ def player_at(url: str) -> EndpointPlayer:
         UserError: no model is named, a key is unknown, or its value does not fit.
     """
     base_url, _, query = url.partition("?")
-    asked = {key: Word(value) for key, value in parse_qsl(query, keep_blank_values=True)}
-    config = from_dict(PlayerConfig, {"base_url": base_url, **asked}, "--player")
+    settings = {key: Word(value) for key, value in parse_qsl(query, keep_blank_values=True)}
+    config = from_dict(PlayerConfig, {"base_url": base_url, **settings}, "--player")
     if not config.model:
         raise UserError(f"--player {url}: name the model, as in {base_url}?model=llama3:8b")
     if config.local:
@@ -118,7 +118,7 @@ class EndpointPlayer:
         repaired = self._asked([episodes[i] for i in unclear], [talks[i] for i in unclear])
         for i, answer in zip(unclear, repaired, strict=True):
             choices[i] = read_action(answer, episodes[i].observation.actions)
-        return [self._turn(*one) for one in zip(episodes, answers, choices, strict=True)]
+        return [self._turn(*arguments) for arguments in zip(episodes, answers, choices, strict=True)]
 
     def _begun(self, episode: LiveEpisode) -> list[Message]:
         """Return the first messages to the model."""

@@ -105,10 +105,10 @@ class Journal:
 
     def settle(self, number: str, cost: Cost, key: str = "", answer: str | None = None) -> None:
         """Note the end of a request: its cost, and its answer if there is one."""
-        said = {} if answer is None else {"key": key, "answer": answer}
+        answered = {} if answer is None else {"key": key, "answer": answer}
         with self._held() as file:
             self._refresh(file)
-            self._append(file, {"done": number, **_plain(cost), **said})
+            self._append(file, {"done": number, **_plain(cost), **answered})
 
     def _append(self, file: BinaryIO | None, row: dict[str, Any]) -> None:
         if file is not None:

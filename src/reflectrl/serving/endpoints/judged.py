@@ -69,9 +69,9 @@ class JudgedRollouts(EpisodeRollouts):
         """Return the episodes with their standings."""
         size = self.config.group
         groups = [episodes[start : start + size] for start in range(0, len(episodes), size)]
-        found = rank_episodes(groups, self.judge, self.settings.longest, self.settings.max_tokens)
+        group_standings = rank_episodes(groups, self.judge, self.settings.longest, self.settings.max_tokens)
         return [
             replace(episode, provenance={**episode.provenance, STANDING: standing})
-            for group, standings in zip(groups, found, strict=True)
+            for group, standings in zip(groups, group_standings, strict=True)
             for episode, standing in zip(group, standings, strict=True)
         ]

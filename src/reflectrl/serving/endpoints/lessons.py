@@ -114,18 +114,18 @@ def _tasks(recipe: Recipe, env: TextEnv, split: str) -> Sequence[Task]:
 
 def _taught(recipe: Recipe, env: TextEnv, teacher: EndpointTeacher, planned: Planned) -> list[Episode]:
     """Return the teaching episodes of a chunk, in order."""
-    jobs = [one for one in planned if isinstance(one, Job)]
+    jobs = [entry for entry in planned if isinstance(entry, Job)]
     if jobs:
         with pool_of(recipe) as envs:
-            found = {(e.task.id, e.seed): walked(e) for e in rollout(jobs, envs, WalkingPlayer(teacher), batch=CHUNK)}
-        return [found[job.task.id, job.seed] for job in jobs]
+            walks = {(e.task.id, e.seed): walked(e) for e in rollout(jobs, envs, WalkingPlayer(teacher), batch=CHUNK)}
+        return [walks[job.task.id, job.seed] for job in jobs]
     return explained(_played(recipe, env, planned), teacher, teacher.config.ask == "log")
 
 
 def _played(recipe: Recipe, env: TextEnv, planned: Planned) -> list[Episode]:
     unsafe = recipe.teach.unsafe_noise
-    return [teach(env, one, unsafe) if isinstance(one, Demonstration) else one for one in planned
-            if not isinstance(one, Job)]  # fmt: skip
+    return [teach(env, entry, unsafe) if isinstance(entry, Demonstration) else entry for entry in planned
+            if not isinstance(entry, Job)]  # fmt: skip
 
 
 def _teaches(path: Path) -> bool:
@@ -138,17 +138,17 @@ def _tell(teacher: EndpointTeacher, env: TextEnv, planned: Planned, missing: boo
     first = planned[0]
     if isinstance(first, Job):
         env.reset(seed=0, options={"task": first.task})
-        one = teacher.endpoint.estimate(teacher.asks([Question(env.observe(), None, None, (first.task.id, 0), -1)]))
+        cost = teacher.endpoint.estimate(teacher.asks([Question(env.observe(), None, None, (first.task.id, 0), -1)]))
         factor, about = len(planned) * env.horizon, "at most"
     else:
         episode = first if isinstance(first, Episode) else teach(env, first)
         asks = teacher.asks(list(questions_of(episode, missing).values()))
-        one, factor, about = teacher.endpoint.estimate(asks), len(planned), "about"
-    tokens, money = factor * (one.tokens_in + one.tokens_out), factor * one.money
+        cost, factor, about = teacher.endpoint.estimate(asks), len(planned), "about"
+    tokens, money = factor * (cost.tokens_in + cost.tokens_out), factor * cost.money
     price = f", cost {money:.2f}" if money else ""
     where = teacher.endpoint.where
     console(120).print(
-        f"{len(planned)} episodes from {where}: {about} {factor * one.requests} requests and {tokens} tokens{price}",
+        f"{len(planned)} episodes from {where}: {about} {factor * cost.requests} requests and {tokens} tokens{price}",
         soft_wrap=True,
     )
 
@@ -221,8 +221,8 @@ def write_walks(build: Build, name: str, earlier: Path, policy: Source, reflecto
             for task in _tasks(recipe, env, "train") for k in range(config.dagger_episodes)]  # fmt: skip
     with pool_of(recipe) as envs:
         speaking, batch = make_reflector(recipe, reflector_lm), recipe.eval.batch
-        found = {(e.task.id, e.seed): e for e in rollout(jobs, envs, student, speaking, batch)}
-    episodes = [found[job.task.id, job.seed] for job in jobs]
+        played = {(e.task.id, e.seed): e for e in rollout(jobs, envs, student, speaking, batch)}
+    episodes = [played[job.task.id, job.seed] for job in jobs]
     states = [(k, i) for k, episode in enumerate(episodes) for i in range(len(episode.steps))]
     states = evenly(states, config.dagger_states or len(states))
     advice = student.advice if isinstance(student, Advised) else Advice()
@@ -237,20 +237,20 @@ def _lessons(
     progress: ProgressCallback,
 ) -> dict[tuple[int, int], Lesson]:  # fmt: skip
     """Return the teacher's lesson for each of the states."""
-    known = {(k, i): advice.get((episodes[k].task.id, episodes[k].seed, i)) for k, i in states}
+    labels = {(k, i): advice.get((episodes[k].task.id, episodes[k].seed, i)) for k, i in states}
     if teacher is None:
-        return {state: Lesson(said.analysis, said.action) for state, said in known.items() if said is not None}
-    found, waiting = dict[tuple[int, int], Lesson](), iter(states)
+        return {state: Lesson(label.analysis, label.action) for state, label in labels.items() if label is not None}
+    lessons, waiting = dict[tuple[int, int], Lesson](), iter(states)
     while part := list(islice(waiting, 64)):
         questions = []
         for k, i in part:
-            seen, said = episodes[k].steps[i].observation, known[k, i]
+            seen, label = episodes[k].steps[i].observation, labels[k, i]
             questions.append(
-                Question(seen, seen.actions[said.action] if said else None, None, (episodes[k].task.id, i))
+                Question(seen, seen.actions[label.action] if label else None, None, (episodes[k].task.id, i))
             )
-        found |= dict(zip(part, teacher.lessons(questions), strict=True))
-        progress(len(found), len(states), _spent(teacher))
-    return found
+        lessons |= dict(zip(part, teacher.lessons(questions), strict=True))
+        progress(len(lessons), len(states), _spent(teacher))
+    return lessons
 
 
 def _with_lessons(
@@ -260,8 +260,8 @@ def _with_lessons(
         steps = []
         for i, step in enumerate(episode.steps):
             labelled = with_lesson(step, lessons.get((k, i), Lesson(None, None)))
-            said = advice.get((episode.task.id, episode.seed, i))
-            if said is not None and labelled.target == said.action:
-                labelled = replace(labelled, preferences=said.preferences, questions=said.questions)
+            label = advice.get((episode.task.id, episode.seed, i))
+            if label is not None and labelled.target == label.action:
+                labelled = replace(labelled, preferences=label.preferences, questions=label.questions)
             steps.append(labelled)
         yield replace(episode, steps=tuple(steps))

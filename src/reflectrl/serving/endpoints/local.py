@@ -64,7 +64,7 @@ class LocalModel:
                 is spent. Answers so far are kept.
         """
         keys = [self.key(ask) for ask in asks]
-        left = [one for one in dict(zip(keys, asks, strict=True)).items() if self.journal.answer(one[0]) is None]
+        left = [pair for pair in dict(zip(keys, asks, strict=True)).items() if self.journal.answer(pair[0]) is None]
         done = len(asks) - len(left)
         for part in self._batches(left):
             self._answer(part)
@@ -85,7 +85,7 @@ class LocalModel:
     def _batches(self, left: Sequence[tuple[str, Ask]]) -> Iterator[list[tuple[str, Ask]]]:
         """Yield batches of questions. All questions of a batch have the same temperature."""
         for temperature in dict.fromkeys(ask.temperature for _, ask in left):
-            same = [one for one in left if one[1].temperature == temperature]
+            same = [pair for pair in left if pair[1].temperature == temperature]
             yield from (same[start : start + self.batch] for start in range(0, len(same), self.batch))
 
     def _answer(self, part: Sequence[tuple[str, Ask]]) -> None:
@@ -95,8 +95,8 @@ class LocalModel:
             if (number := self.journal.reserve(Cost(len(ids), ask.max_tokens))) is None:
                 break
             numbers.append(number)
-        found = self._written([ask for _, ask in part[: len(numbers)]], prompts[: len(numbers)]) if numbers else []
-        for number, (key, ask), ids, (text, count) in zip(numbers, part, prompts, found, strict=False):
+        written = self._written([ask for _, ask in part[: len(numbers)]], prompts[: len(numbers)]) if numbers else []
+        for number, (key, ask), ids, (text, count) in zip(numbers, part, prompts, written, strict=False):
             if not text and count == ask.max_tokens:
                 note_once(f"model {self.source!r}: {cut_off(count)}")
             self.journal.settle(number, Cost(len(ids), count), key, text)
@@ -113,16 +113,16 @@ class LocalModel:
         ]
         draw = sampler(Sampling(asks[0].temperature))
         with self.lm.playing():
-            found = self.lm.backend.write(prompts, [ask.max_tokens for ask in asks], draw, generators)
+            written = self.lm.backend.write(prompts, [ask.max_tokens for ask in asks], draw, generators)
         decode = self.lm.tokenizer.decode
-        return [(without_thinking(decode(ids, skip_special_tokens=True)), len(ids)) for ids, _ in found]
+        return [(without_thinking(decode(ids, skip_special_tokens=True)), len(ids)) for ids, _ in written]
 
     def _prompt(self, ask: Ask) -> tuple[int, ...]:
         """Render the conversation by the model's chat template. Instructions join the first question if they must."""
         tokenizer = self.lm.tokenizer
-        asked = [said(message["role"], defused(tokenizer, message["content"])) for message in ask.messages]
+        conversation = [said(message["role"], defused(tokenizer, message["content"])) for message in ask.messages]
         problem: Exception | None = None
-        for messages in (asked, folded(asked)):
+        for messages in (conversation, folded(conversation)):
             try:
                 text = render(tokenizer, messages)
                 break

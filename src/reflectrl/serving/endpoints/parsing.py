@@ -38,32 +38,32 @@ def plain(text: str) -> str:
 def read_action(answer: str, actions: Sequence[str]) -> int | None:
     """Return the index of the action that an answer names; None if it names none, or several.
 
-    Three places are searched, in this order: the text after the last "Action:", the whole answer, and its last line.
-    First a place that equals an action is looked for, then a place that mentions exactly one. The model's thoughts in
-    <think> tags do not count.
+    Three parts are searched, in this order: the text after the last "Action:", the whole answer, and its last line. A
+    part that equals an action decides; if there is none, the first part that mentions exactly one action does. The
+    model's thoughts in <think> tags do not count.
     """
-    said = without_thinking(answer)[-LONGEST:]
-    lines = [line for line in said.splitlines() if line.strip()]
-    places = [*[found[1] for found in MARKED.finditer(said)][-1:], said, *lines[-1:]]
-    for place in places:
-        if place.strip() in actions:
-            return list(actions).index(place.strip())
-        same = [i for i, action in enumerate(actions) if plain(action) == plain(place)]
+    visible = without_thinking(answer)[-LONGEST:]
+    lines = [line for line in visible.splitlines() if line.strip()]
+    parts = [*[hit[1] for hit in MARKED.finditer(visible)][-1:], visible, *lines[-1:]]
+    for part in parts:
+        if part.strip() in actions:
+            return list(actions).index(part.strip())
+        same = [i for i, action in enumerate(actions) if plain(action) == plain(part)]
         if len(same) == 1:
             return same[0]
-    return next((found for place in places if (found := _mentioned(plain(place), actions)) is not None), None)
+    return next((hit for part in parts if (hit := _mentioned(plain(part), actions)) is not None), None)
 
 
 def _mentioned(text: str, actions: Sequence[str]) -> int | None:
     """Return the longest action that occurs in a text; None if none does, or another one occurs outside of it."""
-    found = [i for i, action in enumerate(actions) if plain(action) and _occurs(plain(action), text)]
-    longest = max(found, key=lambda i: len(plain(actions[i])), default=None)
+    mentioned = [i for i, action in enumerate(actions) if plain(action) and _occurs(plain(action), text)]
+    longest = max(mentioned, key=lambda i: len(plain(actions[i])), default=None)
     if longest is None:
         return None
     rest = text.replace(plain(actions[longest]), " ")
     others = [
         i
-        for i in found
+        for i in mentioned
         if i != longest and (_occurs(plain(actions[i]), rest) or plain(actions[i]) == plain(actions[longest]))
     ]
     return None if others else longest
@@ -79,13 +79,13 @@ def read_verdict(answer: str) -> Verdict:
     Three forms are tried in this order: the first word is "A", "B" or "TIE"; such a word stands alone on the last line;
     only one of these words occurs in the whole answer.
     """
-    said = without_thinking(answer)
-    if len(said.strip(PUNCTUATION)) == 1:
-        said = said.upper()  # in a sentence, "a" is an article
-    lines = said.splitlines() or [""]
-    first, last = re.match(rf"\W*{VERDICT}\W*(\Z|[.:,\n])", said), re.fullmatch(rf"\W*{VERDICT}\W*", lines[-1])
-    found = first or last
-    named = {found[1]} if found else set(re.findall(VERDICT, said))
+    visible = without_thinking(answer)
+    if len(visible.strip(PUNCTUATION)) == 1:
+        visible = visible.upper()  # in a sentence, "a" is an article
+    lines = visible.splitlines() or [""]
+    first, last = re.match(rf"\W*{VERDICT}\W*(\Z|[.:,\n])", visible), re.fullmatch(rf"\W*{VERDICT}\W*", lines[-1])
+    match = first or last
+    named = {match[1]} if match else set(re.findall(VERDICT, visible))
     if len(named) != 1:
         return "unclear"
     word = named.pop()
@@ -94,9 +94,9 @@ def read_verdict(answer: str) -> Verdict:
 
 def read_reflection(answer: str) -> str:
     """Return an answer's reflection on one line: the text after "Reflection:", or all but the action; "" if none."""
-    said = without_thinking(answer)[:LONGEST]
-    found = REFLECTED.search(said)
-    text = found[1] if found else MARKED.sub("", said)
+    visible = without_thinking(answer)[:LONGEST]
+    match = REFLECTED.search(visible)
+    text = match[1] if match else MARKED.sub("", visible)
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 

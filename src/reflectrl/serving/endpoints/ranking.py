@@ -26,10 +26,10 @@ def standings(texts: Sequence[str], preference: Callable[[str, str], float]) -> 
         single text gets 0.5.
     """
     points = dict.fromkeys(texts, 0.0)
-    for one, other in combinations(texts, 2):
-        share = (preference(one, other) + 1 - preference(other, one)) / 2
-        points[one] += share
-        points[other] += 1 - share
+    for left, right in combinations(texts, 2):
+        share = (preference(left, right) + 1 - preference(right, left)) / 2
+        points[left] += share
+        points[right] += 1 - share
     return {text: points[text] / (len(texts) - 1) if len(texts) > 1 else 0.5 for text in texts}
 
 

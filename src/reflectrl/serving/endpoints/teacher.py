@@ -66,17 +66,17 @@ class EndpointTeacher:
     def lessons(self, questions: Sequence[Question]) -> list[Lesson]:
         """Return one lesson per question, all asked for side by side."""
         talks = [self._begun(question) for question in questions]
-        found = [Lesson(None, None)] * len(questions)
+        lessons = [Lesson(None, None)] * len(questions)
         open_, last = list(range(len(questions))), dict[int, tuple[str, str]]()
         for _ in range(self.config.attempts):
             answers = self.endpoint.complete_all([self._ask(talks[i], questions[i]) for i in open_])
             for i, answer in zip(open_, answers, strict=True):
-                found[i], problem = self._read(answer, questions[i])
+                lessons[i], problem = self._read(answer, questions[i])
                 last[i] = problem, answer
                 talks[i] = continued(talks[i], without_thinking(answer), follow_up("again", problem))
             open_ = [i for i in open_ if last[i][0]]
         self._set_aside([(questions[i], *last[i]) for i in open_])
-        return found
+        return lessons
 
     def asks(self, questions: Sequence[Question]) -> list[Ask]:
         """Return the first questions to the model, for an estimate of the cost."""
@@ -108,12 +108,12 @@ class EndpointTeacher:
             return
         self.dropped += len(rejected)
         self.rejected.parent.mkdir(parents=True, exist_ok=True)
-        known = set(self.rejected.read_text(encoding="utf-8").splitlines()) if self.rejected.exists() else set()
+        earlier_lines = set(self.rejected.read_text(encoding="utf-8").splitlines()) if self.rejected.exists() else set()
         with self.rejected.open("a", encoding="utf-8") as file:
             for question, problem, answer in rejected:
                 row = {"task": question.where[0], "step": question.where[1], "problem": problem.partition(":")[0],
                        "answer": answer[:2000]}  # fmt: skip
-                if (line := json.dumps(row)) not in known:
+                if (line := json.dumps(row)) not in earlier_lines:
                     file.write(line + "\n")
 
 
@@ -157,15 +157,15 @@ def questions_of(episode: Episode, missing: bool) -> dict[int, Question]:
     Args:
         missing: take only steps without a reflection.
     """
-    found = {}
+    questions = {}
     for i, step in enumerate(episode.steps):
         if step.label is None or step.target is None or (missing and step.reflection is not None):
             continue
         before = episode.steps[i - 1] if i else None
         wrong = before.observation.actions[before.action] if before and step.label == "negative" else None
         best = step.observation.actions[step.target]
-        found[i] = Question(step.observation, best, wrong, (episode.task.id, i))
-    return found
+        questions[i] = Question(step.observation, best, wrong, (episode.task.id, i))
+    return questions
 
 
 def explained(
@@ -173,12 +173,12 @@ def explained(
     choose: Callable[[Episode, bool], dict[int, Question]] = questions_of,
 ) -> list[Episode]:  # fmt: skip
     """Return the episodes with the endpoint's reflections. A step without a usable one is not learned from."""
-    asked = [(k, i, question) for k, one in enumerate(episodes) for i, question in choose(one, missing).items()]
-    lessons = teacher.lessons([question for _, _, question in asked])
+    indexed_questions = [(k, i, question) for k, e in enumerate(episodes) for i, question in choose(e, missing).items()]
+    lessons = teacher.lessons([question for _, _, question in indexed_questions])
     steps = [list(episode.steps) for episode in episodes]
-    for (k, i, _), lesson in zip(asked, lessons, strict=True):
+    for (k, i, _), lesson in zip(indexed_questions, lessons, strict=True):
         steps[k][i] = with_lesson(steps[k][i], lesson)
-    return [replace(one, steps=tuple(new)) for one, new in zip(episodes, steps, strict=True)]
+    return [replace(e, steps=tuple(new)) for e, new in zip(episodes, steps, strict=True)]
 
 
 def with_lesson(step: Step, lesson: Lesson) -> Step:

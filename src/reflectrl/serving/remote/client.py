@@ -76,7 +76,7 @@ class Servers:
         in_loop(self._all(self._post(server, "/load_lora_adapter", body, str) for server in range(len(self._free))))
 
     def unload(self, prefix: str, spared: str = "") -> None:
-        """Let every server unload all weights whose name begins with `prefix`, except `kept`."""
+        """Let every server unload all weights whose name begins with `prefix`, except `spared`."""
         in_loop(self._all(self._unload(server, prefix, spared) for server in range(len(self._free))))
 
     def close(self) -> None:

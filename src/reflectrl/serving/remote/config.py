@@ -53,13 +53,13 @@ class RolloutsConfig:
 
     def problem(self) -> str | None:
         """Describe the first contradiction between keys, in one line; None if there is none."""
-        if found := EndpointConfig(key_env=self.key_env).problem():
-            return found
+        if problem := EndpointConfig(key_env=self.key_env).problem():
+            return problem
         for address in self.servers:
             if not address.startswith(("http://", "https://")):
                 return f"'servers' must hold addresses that begin with http:// or https://, not {address!r:.60}"
-            if found := EndpointConfig(address).problem():
-                return found.replace("'base_url'", "'servers'")
+            if problem := EndpointConfig(address).problem():
+                return problem.replace("'base_url'", "'servers'")
         return None
 
     # ---- what the core asks of sections ------------------------------------------------------------------------------
@@ -97,5 +97,5 @@ class RolloutsConfig:
 
 def rollouts_settings(recipe: Recipe) -> RolloutsConfig:
     """Return the section [rollouts] of a recipe."""
-    found: RolloutsConfig = recipe.sections["rollouts"]
-    return found
+    settings: RolloutsConfig = recipe.sections["rollouts"]
+    return settings

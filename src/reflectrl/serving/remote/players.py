@@ -51,10 +51,10 @@ class Serving:
         for part in rows:
             ask = {"model": self.name, "prompt": [prompts[i] for i in part], "return_tokens_as_token_ids": True}
             asks.append(ask | dict(settings[part[0]]))
-        found: dict[int, Choice] = {}
+        completions: dict[int, Choice] = {}
         for part, choices in zip(rows, self.servers.complete(asks), strict=True):
-            found.update(zip(part, choices, strict=True))
-        return [found[i] for i in range(len(prompts))]
+            completions.update(zip(part, choices, strict=True))
+        return [completions[i] for i in range(len(prompts))]
 
     def unusable(self, what: str) -> UserError:
         """Return the error for an answer that lacks something a player needs."""
@@ -103,10 +103,10 @@ class ServedPolicy(Policy):
         bodies = {}
         for tokens in labels:
             named = {"logprob_token_ids": tokens} if len(tokens) <= MOST_NAMED else {}
-            one = {"max_tokens": 1, "temperature": 0.0, "logprobs": settings.logprobs, "allowed_token_ids": tokens}
-            bodies[tuple(tokens)] = one | named
-        asked = [bodies[tuple(tokens)] for tokens in labels]
-        choices = self.serving.complete(prompts, settings.prompts, asked)
+            body = {"max_tokens": 1, "temperature": 0.0, "logprobs": settings.logprobs, "allowed_token_ids": tokens}
+            bodies[tuple(tokens)] = body | named
+        prompt_bodies = [bodies[tuple(tokens)] for tokens in labels]
+        choices = self.serving.complete(prompts, settings.prompts, prompt_bodies)
         return [self._logits(choice, tokens) for choice, tokens in zip(choices, labels, strict=True)]
 
     def _logits(self, choice: Choice, tokens: Sequence[int]) -> np.ndarray:
@@ -117,16 +117,16 @@ class ServedPolicy(Policy):
             top = None
         if not isinstance(top, Mapping):
             raise self.serving.unusable("no log-probabilities (it must take 'logprobs' in /v1/completions)")
-        found = [top.get(f"token_id:{token}", top.get(self._text(token))) for token in tokens]
+        logprobs = [top.get(f"token_id:{token}", top.get(self._text(token))) for token in tokens]
         self.serving.asked += len(tokens)
-        self.serving.missing += found.count(None)
-        if all(value is None for value in found):
+        self.serving.missing += logprobs.count(None)
+        if all(value is None for value in logprobs):
             raise self.serving.unusable(
                 "the log-probability of none of the labels: it serves another model, or rollouts.logprobs is too small"
             )
-        if not all(value is None or isinstance(value, int | float) for value in found):
+        if not all(value is None or isinstance(value, int | float) for value in logprobs):
             raise self.serving.unusable("log-probabilities that are no numbers")
-        logits = np.array([UNREACHABLE if value is None else max(float(value), UNREACHABLE) for value in found])
+        logits = np.array([UNREACHABLE if value is None else max(float(value), UNREACHABLE) for value in logprobs])
         if not np.isfinite(logits).all():
             raise self.serving.unusable("log-probabilities that are not finite: the policy's weights are broken")
         return logits
@@ -188,14 +188,14 @@ class ServedReflector(Reflector):
             tokens, logprobs, text = choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"], choice["text"]
             named = [str(token).partition("token_id:")[2] for token in tokens]
             ids = [int(name) for name in named] if all(named) else self.lm.encode(str(text))
-            known = tuple(float(value) for value in logprobs)
+            token_logprobs = tuple(float(value) for value in logprobs)
         except (KeyError, TypeError, ValueError, OverflowError):
             raise self.serving.unusable("texts without log-probabilities of their tokens") from None
         vocabulary = self.lm.core.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
         if not all(0 <= token < vocabulary for token in ids):
             raise self.serving.unusable("tokens that this run's model does not have: it serves another one")
         end = next((i for i, token in enumerate(ids) if token in self.lm.ends), len(ids))
-        return tuple(ids[:end]), known[:end]
+        return tuple(ids[:end]), token_logprobs[:end]
 
 
 def cut(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:

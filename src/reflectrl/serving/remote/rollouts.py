@@ -123,11 +123,11 @@ class ServedRollouts(EpisodeRollouts):
     @cached_property
     def _observations(self) -> list[Observation]:
         """First observations of some validation tasks."""
-        found = []
+        observations = []
         for task in evenly(self.env.tasks("validation"), PROBES):
             _, info = self.env.reset(seed=0, options={"task": task})
-            found.append(info["observation"])
-        return found
+            observations.append(info["observation"])
+        return observations
 
     def _compare_choices(self, policy: ServedPolicy) -> None:
         """Refuse servers whose probabilities of choices differ from this model's."""
@@ -135,8 +135,8 @@ class ServedRollouts(EpisodeRollouts):
         far = 0.0
         for here_A, there_A in zip(policy.local(questions), policy.served(questions), strict=True):
             both_A = (np.exp(here_A) > LIKELY) & (there_A > UNREACHABLE / 2)
-            apart = np.abs(log_softmax(here_A[both_A]) - log_softmax(there_A[both_A]))
-            far = max(far, float(apart.max(initial=0.0)))
+            differences = np.abs(log_softmax(here_A[both_A]) - log_softmax(there_A[both_A]))
+            far = max(far, float(differences.max(initial=0.0)))
         self._require_near(far, self.choosing.name)
 
     def _compare_texts(self, reflector: ServedReflector) -> None:

@@ -63,10 +63,10 @@ class Answer:
 
     def body(self) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
-        chosen = self.choice()
-        said = {"role": "assistant", "content": self.actions[chosen["action"]]}
-        message = {**said, "reasoning_content": self.reflection}
-        choice = {"index": 0, "message": message, "finish_reason": "stop", "reflectrl": chosen}
+        decision = self.choice()
+        plain_message = {"role": "assistant", "content": self.actions[decision["action"]]}
+        message = {**plain_message, "reasoning_content": self.reflection}
+        choice = {"index": 0, "message": message, "finish_reason": "stop", "reflectrl": decision}
         return {**self.about, "object": "chat.completion", "choices": [choice], "usage": self.usage()}
 
     async def events(self, turns: AsyncIterator[Turn]) -> AsyncIterator[str]:
@@ -76,8 +76,8 @@ class Answer:
             if self.reflection is not None:
                 yield self._chunk({"reasoning_content": self.reflection})
             self.turns += [turn async for turn in turns]
-            chosen = self.choice()
-            yield self._chunk({"content": self.actions[chosen["action"]]}, reflectrl=chosen)
+            decision = self.choice()
+            yield self._chunk({"content": self.actions[decision["action"]]}, reflectrl=decision)
             yield self._chunk({}, finish_reason="stop")
             options = self.request.stream_options
             if options is not None and options.include_usage:

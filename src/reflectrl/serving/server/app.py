@@ -119,17 +119,17 @@ class Server(Guard):
         """POST /v1/chat/completions."""
         self.admit(request)
         deadline = self.deadline(request)
-        with ExitStack() as held:
-            held.enter_context(self.slot())
-            asked = read_request(await self.body(request, deadline))
-            self._require_model(asked.model)
-            observation = self._fitting(observation_of(asked))
-            rewards = asked.reflectrl.rewards if asked.reflectrl else ()
+        with ExitStack() as stack:
+            stack.enter_context(self.slot())
+            parsed = read_request(await self.body(request, deadline))
+            self._require_model(parsed.model)
+            observation = self._fitting(observation_of(parsed))
+            rewards = parsed.reflectrl.rewards if parsed.reflectrl else ()
             question = self.batcher.ask(observation, rewards)
             turns = _timely(question.turns(), deadline)
-            answer = Answer(asked, question, [await anext(turns)])
-            if asked.stream:
-                return EventStream(answer.events(turns), held.pop_all())
+            answer = Answer(parsed, question, [await anext(turns)])
+            if parsed.stream:
+                return EventStream(answer.events(turns), stack.pop_all())
             answer.turns += [turn async for turn in turns]
             return JSONResponse(answer.body())
 
@@ -139,15 +139,17 @@ class Server(Guard):
             self.admit(request)
             deadline = self.deadline(request)
             with self.slot():
-                asked = systemone.read_systemone(await self.body(request, deadline))
-                if asked.model != ALIAS:
-                    self._require_model(asked.model)
-                questions = asked.posed()
-                found = await self._decide(state_of_json(asked.state), questions, deadline)
-                answered = [one for one in found if one is not None]
-                if len(answered) < len(found):
-                    raise systemone.untrained([q.name for q, one in zip(questions, found, strict=True) if one is None])
-            return JSONResponse(systemone.answer_body(self.name, asked, answered))
+                parsed = systemone.read_systemone(await self.body(request, deadline))
+                if parsed.model != ALIAS:
+                    self._require_model(parsed.model)
+                questions = parsed.posed()
+                verdicts = await self._decide(state_of_json(parsed.state), questions, deadline)
+                answered = [verdict for verdict in verdicts if verdict is not None]
+                if len(answered) < len(verdicts):
+                    raise systemone.untrained(
+                        [q.name for q, verdict in zip(questions, verdicts, strict=True) if verdict is None]
+                    )
+            return JSONResponse(systemone.answer_body(self.name, parsed, answered))
         except UserError as error:
             unfit = systemone.invalid(str(error), "context_length_exceeded", "state")
             return JSONResponse(systemone.error_body(unfit), unfit.status)
@@ -159,14 +161,14 @@ class Server(Guard):
         self.admit(request)
         deadline = self.deadline(request)
         with self.slot():
-            asked = read_decisions(await self.body(request, deadline))
-            if asked.model != ALIAS:
-                self._require_model(asked.model)
+            parsed = read_decisions(await self.body(request, deadline))
+            if parsed.model != ALIAS:
+                self._require_model(parsed.model)
             try:
-                found = await self._decide(asked.state(), asked.posed(), deadline)
+                verdicts = await self._decide(parsed.state(), parsed.posed(), deadline)
             except UserError as error:
                 raise Refusal(422, str(error), "context_length_exceeded", "input") from None
-            return JSONResponse(decision_body(self.name, asked, found))
+            return JSONResponse(decision_body(self.name, parsed, verdicts))
 
     async def _decide(self, state: State, questions: Sequence[Question], deadline: float) -> list[Verdict | None]:
         """Answer questions about a state, each by itself. None stands for a question that is refused.
@@ -176,25 +178,25 @@ class Server(Guard):
             Refusal: the model does not answer in time.
         """
         self._require_short(state, questions)
-        posed = [pose(state, question, self.familiar) for question in questions]
-        asked = [
-            None if self.refuses_strangers and not one.is_trained
-            else self.batcher.ask(one.observation, state.rewards if one.is_trained else (), one.is_trained)
-            for one in posed
+        forms = [pose(state, question, self.familiar) for question in questions]
+        queued = [
+            None if self.refuses_strangers and not form.is_trained
+            else self.batcher.ask(form.observation, state.rewards if form.is_trained else (), form.is_trained)
+            for form in forms
         ]  # fmt: skip
-        found: list[Verdict | None] = []
+        verdicts: list[Verdict | None] = []
         try:
-            for one, question in zip(posed, asked, strict=True):
+            for form, question in zip(forms, queued, strict=True):
                 if question is None:
-                    found.append(None)
+                    verdicts.append(None)
                     continue
                 turns = [turn async for turn in _timely(question.turns(), deadline)]
-                found.append(verdict(one, turns, question.read, question.is_cut))
+                verdicts.append(verdict(form, turns, question.read, question.is_cut))
         finally:
-            for question in asked:
+            for question in queued:
                 if question is not None:
                     question.is_dropped = True  # nobody waits for the rest after an error
-        return found
+        return verdicts
 
     # ---- what is let in ----------------------------------------------------------------------------------------------
 

@@ -100,9 +100,9 @@ class Batcher:
         """Queue a question. Its turns arrive as soon as they are computed."""
         if observation.carried and not carries(self.agent.reflector):
             observation = replace(observation, carried="")
-        asked = Asked(observation, rewards, is_trained)
-        self._waiting.put(asked)
-        return asked
+        question = Asked(observation, rewards, is_trained)
+        self._waiting.put(question)
+        return question
 
     def close(self) -> None:
         """End the thread after its current computation."""
@@ -115,9 +115,9 @@ class Batcher:
             with suppress(queue.Empty):
                 while len(batch) < self.most:
                     batch.append(self._waiting.get_nowait())
-            wanted = [one for one in batch if one is not None and not one.is_dropped]
-            self._answer([one for one in wanted if one.is_trained])
-            self._answer([one for one in wanted if not one.is_trained])
+            wanted = [question for question in batch if question is not None and not question.is_dropped]
+            self._answer([question for question in wanted if question.is_trained])
+            self._answer([question for question in wanted if not question.is_trained])
             if None in batch:
                 return
 
@@ -127,29 +127,31 @@ class Batcher:
             return
         self.calls, self.answered = self.calls + 1, self.answered + len(batch)
         try:
-            self._reflect([one for one in batch if one.is_trained and not one.live.turns])
+            self._reflect([question for question in batch if question.is_trained and not question.live.turns])
             player = self._player(batch[0])
-            for one, turn in zip(batch, player.turns([one.live for one in batch]), strict=True):
+            for question, turn in zip(batch, player.turns([question.live for question in batch]), strict=True):
                 if isinstance(player, Policy):  # here, since tokenizers belong to this thread
-                    seen = one.live.observation
-                    prompt = player.prompt(seen, one.live.reflection)
-                    one.read = len(prompt) + len(player.action_tokens(seen.actions))
-                    one.is_cut = not one.is_trained and len(prompt) < _uncut(player, seen)
-                one.tell(turn)
+                    seen = question.live.observation
+                    prompt = player.prompt(seen, question.live.reflection)
+                    question.read = len(prompt) + len(player.action_tokens(seen.actions))
+                    question.is_cut = not question.is_trained and len(prompt) < _uncut(player, seen)
+                question.tell(turn)
         except Exception as error:
             if len(batch) == 1 or not isinstance(error, UserError):
-                for one in batch:
-                    one.tell(error)
+                for question in batch:
+                    question.tell(error)
                 return
-            for one in batch:
-                one.live.rng = one.fresh()
-                self._answer([one])
+            for question in batch:
+                question.live.rng = question.fresh()
+                self._answer([question])
 
     def _reflect(self, silent: list[Asked]) -> None:
         """Let the reflector write, if the agent has one, where it has not yet."""
         if self.agent.reflector and silent:
-            for one, turn in zip(silent, self.agent.reflector.turns([one.live for one in silent]), strict=True):
-                one.tell(turn)
+            for question, turn in zip(
+                silent, self.agent.reflector.turns([question.live for question in silent]), strict=True
+            ):
+                question.tell(turn)
 
     def _player(self, asked: Asked) -> Player:
         """Return the player that answers a question."""

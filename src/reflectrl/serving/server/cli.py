@@ -196,11 +196,11 @@ def serve_until_told(app: Any, about: str, listening: socket.socket, connections
         log_level="error",  # below, it tells of what clients send that is no HTTP
         ws="none", lifespan="on", timeout_graceful_shutdown=math.ceil(timeout),
     )  # fmt: skip
-    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn handles them, and raises them again in the end
-        signal.signal(number, lambda *_: None)
+    for signum in (signal.SIGINT, signal.SIGTERM):  # uvicorn handles them, and raises them again in the end
+        signal.signal(signum, lambda *_: None)
     host, port = listening.getsockname()[:2]
-    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    print(f"{about} at http://{place}/v1 (Ctrl-C ends)", flush=True)
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    print(f"{about} at http://{address}/v1 (Ctrl-C ends)", flush=True)
     uvicorn.Server(config).run(sockets=[listening])
     print("stopped")
 

@@ -71,8 +71,8 @@ def read_body(kind: type[Asked], body: bytes) -> Asked:
         return kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])[:200]
-        raise Refusal(400, f"{place or 'the body'}: {first['msg']}", "invalid_value", place or None) from None
+        field = ".".join(str(part) for part in first["loc"])[:200]
+        raise Refusal(400, f"{field or 'the body'}: {first['msg']}", "invalid_value", field or None) from None
 
 
 def completions(
@@ -93,32 +93,32 @@ def completions(
     prompts = _prompts(lm, request)
     rngs = [_generator(request.seed, i) for i in range(len(prompts))]
     with lm.playing():
-        found = []
+        choices = []
         for start in range(0, len(prompts), AT_ONCE):
             if unwanted():
                 raise UnwantedError
             part = slice(start, start + AT_ONCE)
             if request.max_tokens == 1 and request.top_p == 1:
-                found += _scored(lm, request, prompts[part], rngs[part])
+                choices += _scored(lm, request, prompts[part], rngs[part])
             else:
-                found += _written(lm, drafts, request, prompts[part], rngs[part], unwanted)
-    read, written = sum(map(len, prompts)), sum(len(choice.pop("ids")) for choice in found)
+                choices += _written(lm, drafts, request, prompts[part], rngs[part], unwanted)
+    read, written = sum(map(len, prompts)), sum(len(choice.pop("ids")) for choice in choices)
     usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
-    return {"choices": [{"index": i, **choice} for i, choice in enumerate(found)], "usage": usage}
+    return {"choices": [{"index": i, **choice} for i, choice in enumerate(choices)], "usage": usage}
 
 
 def _prompts(lm: LanguageModel, request: CompletionRequest) -> list[tuple[int, ...]]:
     """Return the prompts as token ids. Raise Refusal if an id is unknown or the answer has no room in the context."""
-    given = request.prompt
-    if isinstance(given, str):
-        if len(given) > WIDEST * lm.context:
-            about = f"a prompt of {len(given):,} characters does not fit the context of {lm.context}"
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        if len(prompt) > WIDEST * lm.context:
+            about = f"a prompt of {len(prompt):,} characters does not fit the context of {lm.context}"
             raise Refusal(400, about, "context_length_exceeded", "prompt")
         # A client that has used a chat template means its control tokens, and may have begun the sequence with one.
-        ids, start = list(lm.tokenizer.encode(given, add_special_tokens=False)), list(beginning(lm.tokenizer))
-        given = ids if ids[: len(start)] == start else start + ids
-    nested: Sequence[Any] = given if given and isinstance(given[0], list) else [given]
-    prompts = [tuple(one) for one in nested]
+        ids, start = list(lm.tokenizer.encode(prompt, add_special_tokens=False)), list(beginning(lm.tokenizer))
+        prompt = ids if ids[: len(start)] == start else start + ids
+    nested: Sequence[Any] = prompt if prompt and isinstance(prompt[0], list) else [prompt]
+    prompts = [tuple(token_ids) for token_ids in nested]
     vocabulary = lm.core.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     named = [*(request.allowed_token_ids or ()), *(request.logprob_token_ids or ())]
     if max((token for ids in (*prompts, named) for token in ids), default=0) >= vocabulary:
@@ -149,14 +149,14 @@ def _scored(
     for logits_A, rng in zip(logits_PA.double().cpu().numpy(), rngs, strict=True):
         if not np.isfinite(logits_A).all():
             raise Refusal(500, "the model's logits are not finite: its weights are broken", "broken_weights")
-        logp_A, place = log_softmax(logits_A), int(np.argmax(logits_A))
+        logp_A, index = log_softmax(logits_A), int(np.argmax(logits_A))
         if request.temperature:
-            place = int(rng.choice(len(tokens_A), p=softmax(logits_A / max(request.temperature, COLDEST))))
-        shown = np.argsort(-logp_A, kind="stable")[: request.logprobs or 0]
+            index = int(rng.choice(len(tokens_A), p=softmax(logits_A / max(request.temperature, COLDEST))))
+        reported = np.argsort(-logp_A, kind="stable")[: request.logprobs or 0]
         if request.logprob_token_ids is not None:
-            shown = np.flatnonzero(np.isin(tokens_A, request.logprob_token_ids))
-        top = {int(tokens_A[at]): float(logp_A[at]) for at in (*shown, place)}
-        choices.append(_choice(lm, request, [int(tokens_A[place])], [float(logp_A[place])], [top]))
+            reported = np.flatnonzero(np.isin(tokens_A, request.logprob_token_ids))
+        top = {int(tokens_A[at]): float(logp_A[at]) for at in (*reported, index)}
+        choices.append(_choice(lm, request, [int(tokens_A[index])], [float(logp_A[index])], [top]))
     return choices
 
 
@@ -177,9 +177,9 @@ def _written(
         if unwanted():  # a text may have thousands of tokens
             raise UnwantedError
         if request.allowed_token_ids is not None:
-            kept = torch.full_like(logits_BV, -torch.inf)
+            masked_BV = torch.full_like(logits_BV, -torch.inf)
             allowed = torch.tensor(request.allowed_token_ids, device=logits_BV.device)
-            logits_BV = kept.index_copy(1, allowed, logits_BV[:, allowed])
+            logits_BV = masked_BV.index_copy(1, allowed, logits_BV[:, allowed])
         return draw(logits_BV, generators, sampling)
 
     written = lm.backend.write(prompts, request.max_tokens, draw_allowed, rngs, None, drafts)
@@ -200,13 +200,13 @@ def _choice(
     def name(token: int) -> str:
         return f"token_id:{token}" if request.return_tokens_as_token_ids else str(lm.tokenizer.decode([token]))
 
-    shown = None
+    reported = None
     if request.logprobs is not None:
-        shown = {
+        reported = {
             "tokens": [name(token) for token in ids],
             "token_logprobs": list(logprobs),
             "top_logprobs": [{name(token): value for token, value in top.items()} for top in tops],
         }
     text = lm.tokenizer.decode(list(ids), skip_special_tokens=True)
     reason = "length" if len(ids) == request.max_tokens else "stop"
-    return {"ids": ids, "text": text, "logprobs": shown, "finish_reason": reason}
+    return {"ids": ids, "text": text, "logprobs": reported, "finish_reason": reason}

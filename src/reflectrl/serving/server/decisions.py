@@ -82,7 +82,7 @@ class DecisionChoice(_Read):
 
     def options(self) -> tuple[str, ...]:
         """Return the texts of the options."""
-        return tuple(option_text(value_text(one.value), one.description) for one in self.choices)
+        return tuple(option_text(value_text(choice.value), choice.description) for choice in self.choices)
 
 
 class DecisionLevel(_Read):
@@ -124,16 +124,16 @@ class DecisionRequest(_Read):
         """Return what the questions are about."""
         if isinstance(self.input, str):
             return state_of_json(self.input)
-        return state_of_messages([Message(role=one.role, content=_text(one.content)) for one in self.input])
+        return state_of_messages([Message(role=message.role, content=_text(message.content)) for message in self.input])
 
     def posed(self) -> list[Question]:
         """Return the questions as an agent is asked them."""
         return [
             Question(
-                asked.name or str(number), _text(asked.instructions) or None, asked.options(),
-                actions=_names(asked) if isinstance(asked, DecisionChoice) else (),
+                question.name or str(index), _text(question.instructions) or None, question.options(),
+                actions=_names(question) if isinstance(question, DecisionChoice) else (),
             )
-            for number, asked in enumerate(self.questions)
+            for index, question in enumerate(self.questions)
         ]  # fmt: skip
 
 
@@ -142,15 +142,15 @@ def read_decisions(body: bytes) -> DecisionRequest:
     try:
         request = DecisionRequest.model_validate_json(body)
     except ValidationError as error:
-        place, first = first_mistake(error)
-        raise Refusal(422, f"{place or 'the body'}: {first['msg']}", first["type"], place or None) from None
-    for number, asked in enumerate(request.questions):
-        where = f"questions.{number}"
-        if isinstance(asked, DecisionChoice) and len({(type(o.value), o.value) for o in asked.choices}) < len(
-            asked.choices
+        field, first = first_mistake(error)
+        raise Refusal(422, f"{field or 'the body'}: {first['msg']}", first["type"], field or None) from None
+    for index, question in enumerate(request.questions):
+        where = f"questions.{index}"
+        if isinstance(question, DecisionChoice) and len({(type(o.value), o.value) for o in question.choices}) < len(
+            question.choices
         ):
             raise Refusal(422, f"{where}.choices: two choices are equal", "duplicate", f"{where}.choices")
-    names = [asked.name for asked in request.questions if asked.name is not None]
+    names = [question.name for question in request.questions if question.name is not None]
     if len(set(names)) < len(names):
         raise Refusal(422, "questions: two of them have the same name", "duplicate", "questions")
     return request
@@ -164,7 +164,7 @@ def _text(parts: str | Sequence[InputText | InputJSON]) -> str:
 
 def _names(asked: DecisionChoice) -> tuple[str, ...]:
     """Return the options' names if all are texts, as the actions of an agent are."""
-    names = tuple(one.value for one in asked.choices if isinstance(one.value, str))
+    names = tuple(choice.value for choice in asked.choices if isinstance(choice.value, str))
     return names if len(names) == len(asked.choices) else ()
 
 
@@ -259,8 +259,8 @@ class Decision(BaseModel):
 
 def decision_body(model: str, request: DecisionRequest, verdicts: Sequence[Verdict | None]) -> dict[str, Any]:
     """Return the body of an answer. The verdicts are in the order of the questions, None for refused ones."""
-    given = [verdict for verdict in verdicts if verdict is not None]
-    read, written = sum(verdict.tokens_read for verdict in given), sum(verdict.tokens_written for verdict in given)
+    decided = [verdict for verdict in verdicts if verdict is not None]
+    read, written = sum(verdict.tokens_read for verdict in decided), sum(verdict.tokens_written for verdict in decided)
     usage = {
         "input_tokens": read,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -268,22 +268,22 @@ def decision_body(model: str, request: DecisionRequest, verdicts: Sequence[Verdi
         "output_tokens_details": {"reasoning_tokens": written},
         "total_tokens": read + written,
     }
-    answers = [_answer(asked, verdict) for asked, verdict in zip(request.questions, verdicts, strict=True)]
+    answers = [_answer(question, verdict) for question, verdict in zip(request.questions, verdicts, strict=True)]
     return {"model": model, "answers": answers, "usage": usage}
 
 
 def _answer(asked: DecisionPredicate | DecisionChoice | DecisionScore, verdict: Verdict | None) -> dict[str, Any]:
     if verdict is None:
         return {"type": "refusal", "name": asked.name}
-    made: dict[str, Any] = {"type": asked.type, "name": asked.name, **verdict.notes()}
+    common: dict[str, Any] = {"type": asked.type, "name": asked.name, **verdict.notes()}
     if isinstance(asked, DecisionPredicate):
-        return {**made, "probability": verdict.probabilities[0]}
+        return {**common, "probability": verdict.probabilities[0]}
     if isinstance(asked, DecisionChoice):
-        values = [one.value for one in asked.choices]
+        values = [choice.value for choice in asked.choices]
         listed = [{"value": v, "probability": p} for v, p in zip(values, verdict.probabilities, strict=True)]
-        return {**made, "choice": values[verdict.best], "confidence": verdict.confidence, "probabilities": listed}
+        return {**common, "choice": values[verdict.best], "confidence": verdict.confidence, "probabilities": listed}
     levels = [
         {"label": level.label, "value": value, "probability": probability}
         for value, (level, probability) in enumerate(zip(asked.levels, verdict.probabilities, strict=True))
     ]
-    return {**made, "score": verdict.score, "confidence": verdict.score_confidence, "probabilities": levels}
+    return {**common, "score": verdict.score, "confidence": verdict.score_confidence, "probabilities": levels}

@@ -59,8 +59,8 @@ class Guard:
             if name.lower() not in LOCAL:
                 raise Refusal(403, f"this server answers at {', '.join(LOCAL)} only, not at {host[:100]!r}", "host")
             return
-        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode("utf-8", "replace")
-        if not (open_to_all or hmac.compare_digest(given, self.token.encode())):
+        sent_token = request.headers.get("authorization", "").removeprefix("Bearer ").encode("utf-8", "replace")
+        if not (open_to_all or hmac.compare_digest(sent_token, self.token.encode())):
             wanted = {"WWW-Authenticate": "Bearer"}
             raise Refusal(
                 401, "wrong token, or none: send Authorization: Bearer TOKEN", "invalid_api_key", None, wanted
@@ -115,8 +115,8 @@ async def refused(_: Request, error: Refusal | UserError) -> Response:
 
 async def not_found(_: Request, error: HTTPException) -> Response:
     """Answer a request for a path or method that does not exist."""
-    told = Refusal(error.status_code, str(error.detail), "not_found")
-    return JSONResponse(told.body(), error.status_code, headers=dict(error.headers or {}))
+    refusal = Refusal(error.status_code, str(error.detail), "not_found")
+    return JSONResponse(refusal.body(), error.status_code, headers=dict(error.headers or {}))
 
 
 async def gone(_: Request, error: Exception) -> Response:

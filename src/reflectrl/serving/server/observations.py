@@ -33,8 +33,10 @@ def observation_of(request: ChatRequest) -> Observation:
         Refusal: the messages are not in this form, or an action is not one line of printable text.
     """
     if request.reflectrl is not None:
-        told = request.reflectrl
-        return Observation(told.history, told.state, _checked(told.actions, "reflectrl.actions"), told.carried)
+        observed = request.reflectrl
+        return Observation(
+            observed.history, observed.state, _checked(observed.actions, "reflectrl.actions"), observed.carried
+        )
     return _observation(request.messages)
 
 
@@ -47,12 +49,12 @@ def state_of_json(value: Any) -> State:
     if isinstance(value, str):
         return state_of_messages([Message(role="user", content=value)], value)
     try:
-        told = ObservedState.model_validate(value)
-        actions = _checked(told.actions, "actions") if told.actions else ()
+        observed = ObservedState.model_validate(value)
+        actions = _checked(observed.actions, "actions") if observed.actions else ()
     except (ValidationError, Refusal):
         return State(value, state_text(value))
-    seen = Observation(told.history, told.state, actions, told.carried)
-    return State(value, seen.text, seen, tuple(told.rewards))
+    seen = Observation(observed.history, observed.state, actions, observed.carried)
+    return State(value, seen.text, seen, tuple(observed.rewards))
 
 
 def state_of_messages(messages: Sequence[Message], value: Any = None) -> State:
@@ -99,19 +101,19 @@ def _past(message: Message) -> str:
     """
     if message.role == "assistant":
         return f"> {' '.join(message.text.split())}\n"
-    found = _heading(message.text) if message.role == "user" else None
-    return _ended(message.text[: found.start()] if found else message.text)
+    heading = _heading(message.text) if message.role == "user" else None
+    return _ended(message.text[: heading.start()] if heading else message.text)
 
 
 def _split(text: str, where: str) -> tuple[str, list[str]]:
-    found = _heading(text)
-    if found is None:
+    heading = _heading(text)
+    if heading is None:
         raise Refusal(400, f"the last message lists no actions: it must end with {FORM}", "invalid_value", where)
-    lines = [line.strip() for line in text[found.end() :].split("\n")]
+    lines = [line.strip() for line in text[heading.end() :].split("\n")]
     for line in filter(None, lines):
         if not line.startswith("- "):
             raise Refusal(400, f"{line[:60]!r} is no action: a message ends with {FORM}", "invalid_value", where)
-    return text[: found.start()], [line[2:].strip() for line in lines if line]
+    return text[: heading.start()], [line[2:].strip() for line in lines if line]
 
 
 def _heading(text: str) -> re.Match[str] | None:

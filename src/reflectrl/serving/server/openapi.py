@@ -45,8 +45,8 @@ def document(name: str, needs_token: bool) -> dict[str, Any]:
         [(model, "validation") for model in published], ref_template="#/components/schemas/{model}"
     )
     schemas["$defs"]["ChatRequest"]["properties"]["model"]["enum"] = [name]
-    for asked in ("SystemOneRequest", "DecisionRequest"):
-        schemas["$defs"][asked]["properties"]["model"]["enum"] = [name, ALIAS]
+    for schema_name in ("SystemOneRequest", "DecisionRequest"):
+        schemas["$defs"][schema_name]["properties"]["model"]["enum"] = [name, ALIAS]
     schemas["$defs"]["ServerSentEvent"] = {  # OpenAPI describes a stream by one of its events
         "type": "object",
         "description": "`data` is a chunk of the answer as JSON; that of the last event is `[DONE]`.",
@@ -56,8 +56,8 @@ def document(name: str, needs_token: bool) -> dict[str, Any]:
     chat = _operation("createChatCompletion", "Choose one of the listed actions.", "ChatCompletion", *REFUSED)
     del chat["responses"]["422"]  # a chat's mistakes are 400, as with OpenAI
     chat["responses"]["200"]["content"]["text/event-stream"] = {"schema": _ref("ServerSentEvent")}
-    shown = {"model": name, "messages": messages_of(EXAMPLE)}
-    chat["requestBody"] = _body("ChatRequest", {"an observation": shown})
+    example = {"model": name, "messages": messages_of(EXAMPLE)}
+    chat["requestBody"] = _body("ChatRequest", {"an observation": example})
     model = _operation("retrieveModel", "What is known of the agent.", "ModelInfo", 401, 403, 404)
     model["parameters"] = [
         {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "enum": [name]}}
@@ -82,32 +82,32 @@ def document(name: str, needs_token: bool) -> dict[str, Any]:
 
 def _systemone(name: str) -> dict[str, Any]:
     """Describe `POST /v1/systemone`, whose errors have a form of their own."""
-    made = _operation("systemOne", "Decide questions about a state.", "SystemOneResponse", *REFUSED)
+    operation = _operation("systemOne", "Decide questions about a state.", "SystemOneResponse", *REFUSED)
     for status in REFUSED:
-        made["responses"][str(status)] = _response(REFUSED[status], "Mistakes" if status == 422 else "Problem")
+        operation["responses"][str(status)] = _response(REFUSED[status], "Mistakes" if status == 422 else "Problem")
     seen = {"history": EXAMPLE.history, "state": EXAMPLE.state, "actions": list(EXAMPLE.actions)}
     next_action = {"type": "choice", "criteria": dict.fromkeys(EXAMPLE.actions)}
     stranger = {"type": "noul", "instructions": "Is there a key?"}
-    made["requestBody"] = _body(
+    operation["requestBody"] = _body(
         "SystemOneRequest",
         {"an observation": {"model": name, "state": seen, "questions": {"next": next_action, "key": stranger}}},
     )
-    return made
+    return operation
 
 
 def _decisions(name: str) -> dict[str, Any]:
     """Describe `POST /v1/decisions`."""
-    made = _operation("createDecision", "Decide questions about an input.", "Decision", *REFUSED)
+    operation = _operation("createDecision", "Decide questions about an input.", "Decision", *REFUSED)
     choices = [{"value": action} for action in EXAMPLE.actions]
-    asked = {"type": "choice", "name": "next", "instructions": "What is next?", "choices": choices}
-    shown = {"model": name, "input": messages_of(EXAMPLE), "questions": [asked]}
-    made["requestBody"] = _body("DecisionRequest", {"an observation": shown})
-    return made
+    question = {"type": "choice", "name": "next", "instructions": "What is next?", "choices": choices}
+    example = {"model": name, "input": messages_of(EXAMPLE), "questions": [question]}
+    operation["requestBody"] = _body("DecisionRequest", {"an observation": example})
+    return operation
 
 
 def _body(schema: str, examples: dict[str, Any]) -> dict[str, Any]:
-    shown = {title: {"value": value} for title, value in examples.items()}
-    return {"required": True, "content": {"application/json": {"schema": _ref(schema), "examples": shown}}}
+    example_objects = {title: {"value": value} for title, value in examples.items()}
+    return {"required": True, "content": {"application/json": {"schema": _ref(schema), "examples": example_objects}}}
 
 
 def _operation(name: str, about: str, answer: str, *refused: int) -> dict[str, Any]:

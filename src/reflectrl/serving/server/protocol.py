@@ -178,13 +178,13 @@ def read_request(body: bytes) -> ChatRequest:
     try:
         return ChatRequest.model_validate_json(body)
     except ValidationError as error:
-        place, first = first_mistake(error)
+        field, first = first_mistake(error)
         if first["type"] == "json_invalid":
             raise Refusal(400, f"the body is not JSON: {first['msg'].partition(': ')[2]}", "invalid_json") from None
         if first["type"] == "extra_forbidden":
-            near = suggestion(place, ChatRequest.model_fields)
-            raise Refusal(400, f"unknown or unsupported field {place!r}{near}", "unknown_field", place) from None
-        raise Refusal(400, f"{place or 'the body'}: {first['msg']}", "invalid_value", place or None) from None
+            near = suggestion(field, ChatRequest.model_fields)
+            raise Refusal(400, f"unknown or unsupported field {field!r}{near}", "unknown_field", field) from None
+        raise Refusal(400, f"{field or 'the body'}: {first['msg']}", "invalid_value", field or None) from None
 
 
 # ---- answers, for the published schema -------------------------------------------------------------------------------

@@ -201,17 +201,17 @@ def pose(state: State, question: Question, familiar: Familiar) -> Posed:
         return Posed(observation, tuple(action_of[ranks[name]] for name in question.actions), True)
     options = tuple(sorted(question.options))
     # As a history, of which the end is read if all of it does not fit the context.
-    asked = Observation(state.text + instructions_text(question.instructions), "", options)
-    return Posed(asked, tuple(map(options.index, question.options)), False)
+    as_history = Observation(state.text + instructions_text(question.instructions), "", options)
+    return Posed(as_history, tuple(map(options.index, question.options)), False)
 
 
 def verdict(posed: Posed, turns: Sequence[Turn], tokens_read: int, is_cut: bool) -> Verdict:
     """Return the answer to a question, made from the turns of the player that was asked."""
     [turn] = [turn for turn in turns if isinstance(turn, Choice)]
     written = sum(len(turn.token_ids) for turn in turns if isinstance(turn, Reflection))
-    chosen = [turn.probs[action] for action in posed.order]
-    count, total = len(chosen), math.fsum(chosen)  # a sum that is exact, so the same in any order
-    probabilities = [probability / total if total > 0 else 1 / count for probability in chosen]
+    option_probs = [turn.probs[action] for action in posed.order]
+    count, total = len(option_probs), math.fsum(option_probs)  # a sum that is exact, so the same in any order
+    probabilities = [probability / total if total > 0 else 1 / count for probability in option_probs]
     if not posed.is_trained:
         probabilities = [UNTRAINED * probability + (1 - UNTRAINED) / count for probability in probabilities]
     # Among equal probabilities the earliest action is the choice, in the environment's or the alphabetical order.

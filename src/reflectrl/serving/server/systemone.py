@@ -113,10 +113,10 @@ class SystemOneRequest(_Read):
         """Return the questions as an agent is asked them."""
         return [
             Question(
-                name, asked.instructions, asked.options(),
-                actions=tuple(asked.criteria) if isinstance(asked, ChoiceQuestion) else (),
+                name, question.instructions, question.options(),
+                actions=tuple(question.criteria) if isinstance(question, ChoiceQuestion) else (),
             )
-            for name, asked in self.questions.items()
+            for name, question in self.questions.items()
         ]  # fmt: skip
 
 
@@ -150,9 +150,9 @@ def read_systemone(body: bytes) -> SystemOneRequest:
     try:
         request = SystemOneRequest.model_validate_json(body)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)[:MOST_DETAILS]
+        mistakes = error.errors(include_url=False, include_context=False, include_input=False)[:MOST_DETAILS]
         raise Invalid(
-            [{"loc": ["body", *e["loc"]], "msg": printable_line(e["msg"]), "type": e["type"]} for e in found]
+            [{"loc": ["body", *e["loc"]], "msg": printable_line(e["msg"]), "type": e["type"]} for e in mistakes]
         ) from None
     try:
         json.loads(body, object_pairs_hook=_without_duplicates, parse_constant=_no_number)
@@ -163,12 +163,12 @@ def read_systemone(body: bytes) -> SystemOneRequest:
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse a name that occurs twice: of two equal options or ids, a parser would silently keep the last."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the name {twice[:100]!r} occurs twice in an object")
-    return made
+    return members
 
 
 def _no_number(constant: str) -> Any:
@@ -238,8 +238,8 @@ class ModelsOfBoth(BaseModel):
 def answer_body(model: str, request: SystemOneRequest, verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """Return the body of an answer. The verdicts are in the order of the questions."""
     answers = {
-        name: _answer(asked, verdict)
-        for (name, asked), verdict in zip(request.questions.items(), verdicts, strict=True)
+        name: _answer(question, verdict)
+        for (name, question), verdict in zip(request.questions.items(), verdicts, strict=True)
     }
     usage = {
         "input_tokens": sum(verdict.tokens_read for verdict in verdicts),
@@ -249,16 +249,21 @@ def answer_body(model: str, request: SystemOneRequest, verdicts: Sequence[Verdic
 
 
 def _answer(asked: NoulQuestion | ChoiceQuestion | ScoreQuestion, verdict: Verdict) -> dict[str, Any]:
-    made = {"type": asked.type, **verdict.notes()}
+    common = {"type": asked.type, **verdict.notes()}
     if isinstance(asked, NoulQuestion):
-        return {**made, "noul": verdict.probabilities[0]}
+        return {**common, "noul": verdict.probabilities[0]}
     if isinstance(asked, ChoiceQuestion):
         names = tuple(asked.criteria)
         probabilities = dict(zip(names, verdict.probabilities, strict=True))
-        return {**made, "choice": names[verdict.best], "probabilities": probabilities, "confidence": verdict.confidence}
+        return {
+            **common,
+            "choice": names[verdict.best],
+            "probabilities": probabilities,
+            "confidence": verdict.confidence,
+        }
     levels = [str(level) for level in range(len(asked.criteria))]
     return {
-        **made,
+        **common,
         "score": verdict.score,
         "legend": dict(zip(levels, asked.options(), strict=True)),
         "probabilities": dict(zip(levels, verdict.probabilities, strict=True)),

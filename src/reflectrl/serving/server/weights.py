@@ -81,7 +81,7 @@ class Weights:
             path = parent / "recipe.toml"
             if parent.is_relative_to(self.root) and path.is_file():
                 recipe = read_recipe(path)
-                code = {key: one for key, one in needing_trust(recipe.plain()).items() if key == REMOTE_CODE}
+                code = {key: named for key, named in needing_trust(recipe.plain()).items() if key == REMOTE_CODE}
                 require(path, code, self.trust, typed=False)
                 return in_run(recipe.model, parent)
         return ModelConfig()
@@ -159,10 +159,10 @@ class WeightsServer(Guard):
         """POST /v1/completions."""
         body, deadline = await self._asked(request)
         with self.slot():
-            asked = read_body(CompletionRequest, body)
-            found = await self._in_thread(lambda unwanted: self._completed(asked, unwanted), request, deadline)
+            parsed = read_body(CompletionRequest, body)
+            completed = await self._in_thread(lambda unwanted: self._completed(parsed, unwanted), request, deadline)
         about = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(time.time())}
-        return JSONResponse({**about, "model": asked.model, **found})
+        return JSONResponse({**about, "model": parsed.model, **completed})
 
     def _completed(self, asked: CompletionRequest, unwanted: Unwanted) -> dict[str, Any]:
         lm = self.weights.find(asked.model)
@@ -171,16 +171,16 @@ class WeightsServer(Guard):
     async def load(self, request: Request) -> Response:
         """POST /v1/load_lora_adapter."""
         body, deadline = await self._asked(request)
-        asked = read_body(LoadRequest, body)
-        await self._in_thread(lambda _: self.weights.load(asked.lora_name, asked.lora_path), request, deadline)
-        return JSONResponse({"loaded": asked.lora_name})
+        parsed = read_body(LoadRequest, body)
+        await self._in_thread(lambda _: self.weights.load(parsed.lora_name, parsed.lora_path), request, deadline)
+        return JSONResponse({"loaded": parsed.lora_name})
 
     async def unload(self, request: Request) -> Response:
         """POST /v1/unload_lora_adapter."""
         body, deadline = await self._asked(request)
-        asked = read_body(UnloadRequest, body)
-        await self._in_thread(lambda _: self.weights.unload(asked.lora_name), request, deadline)
-        return JSONResponse({"unloaded": asked.lora_name})
+        parsed = read_body(UnloadRequest, body)
+        await self._in_thread(lambda _: self.weights.unload(parsed.lora_name), request, deadline)
+        return JSONResponse({"unloaded": parsed.lora_name})
 
     async def _asked(self, request: Request) -> tuple[bytes, float]:
         """Admit a request. Return its body and its deadline."""
