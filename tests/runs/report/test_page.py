@@ -273,10 +273,14 @@ def test_an_arm_that_was_judged_on_one_stage_only_leaves_a_gap(tmp_path: Path) -
     assert words(found["endpoint"]).startswith("endpoint 25.0 – –")
 
 
+FIELDS = '"arm": "a", "split": "b", "stage": "c", "sampling": "d", "success": 0.5'
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ('{"rows": [', "not valid JSON"),
+        ("[" * 100_000, "too deeply nested"),
         ("[]", 'a list "rows"'),
         ('{"rows": [3]}', "rows[0] must be an object"),
         ('{"rows": [{"arm": "sft", "stage": "full", "sampling": "greedy"}]}', "rows[0].split must be text"),
@@ -285,6 +289,13 @@ def test_an_arm_that_was_judged_on_one_stage_only_leaves_a_gap(tmp_path: Path) -
             "rows[0].success must be a number, not 'high'",
         ),
         ('{"rows": [], "summary": 3}', '"summary" must be a list'),
+        (f'{{"rows": [{{{FIELDS}, "reliability": 3}}]}}', "rows[0].reliability must be a list of bins"),
+        (
+            f'{{"rows": [{{{FIELDS}, "reliability": [[1, 0.5, 1], ["x", 1, 1]]}}]}}',
+            "rows[0].reliability[1] must hold three numbers",
+        ),
+        (f'{{"rows": [{{{FIELDS}, "reliability": [[1, 2]]}}]}}', "rows[0].reliability[0] must hold three numbers"),
+        (f'{{"rows": [{{{FIELDS}, "low": 1{"0" * 400}}}]}}', "rows[0].low must be a number, not 1000"),
     ],
 )
 def test_corrupt_results_are_named(tmp_path: Path, text: str, reason: str) -> None:
@@ -321,4 +332,31 @@ def test_a_torn_last_line_of_metrics_is_left_out_but_a_bad_line_before_it_is_nam
     assert "Training loss" in words(page_of(tmp_path))
     (tmp_path / "metrics.jsonl").write_text(f"{good}\nnonsense\n{good}\n")
     with pytest.raises(UserError, match=r"metrics\.jsonl:2: "):
+        write_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"arm": "sft", "seconds": "long", "episodes": 3}',
+        '{"arm": "sft", "seconds": 1, "episodes": 1%s}' % ("0" * 400),
+        '{"arm": ["sft"], "seconds": 1, "episodes": 3}',
+    ],
+)
+def test_a_bad_line_of_timings_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "results.json").write_text(f'{{"rows": [{{{FIELDS}}}]}}')
+    (tmp_path / "timings.jsonl").write_text(f'{{"finished": "today"}}\n{line}\n')
+    with pytest.raises(UserError, match=r"timings\.jsonl:2: "):
+        write_report(tmp_path)
+
+
+def test_numbers_too_large_to_plot_are_left_out(tmp_path: Path) -> None:
+    line = '{"arm": "sft", "kind": "sft", "seed": 0, "step": 1, "loss": 0.5, "odd": 1%s}' % ("0" * 400)
+    (tmp_path / "metrics.jsonl").write_text(f"{line}\n")
+    assert "Training loss" in words(page_of(tmp_path))
+
+
+def test_a_step_that_is_no_finite_number_is_named(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"arm": "sft", "kind": "sft", "step": Infinity, "loss": 0.5}\n')
+    with pytest.raises(UserError, match=r"metrics\.jsonl:1: "):
         write_report(tmp_path)

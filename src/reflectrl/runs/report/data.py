@@ -8,9 +8,9 @@ they are joined with the results, unless those have their own `seconds` or `crea
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -116,7 +116,7 @@ def read_run(folder: Path) -> Run:
         raise UserError(f"{folder} is not a run folder: there is no such folder")
     recipe, text = read_recipe(folder / "recipe.toml")
     results, metrics = read_results(folder / "results.json"), read_metrics(folder / "metrics.jsonl")
-    times = read_lines(folder / "timings.jsonl", dict, "JSON")
+    times = read_lines(folder / "timings.jsonl", _timing, "timing")
     if results is not None:
         results = with_times(results, times)
     return Run(folder.resolve().name, recipe, text, results, metrics, tuple(times))
@@ -141,8 +141,8 @@ def read_results(path: Path) -> Results | None:
     if not path.exists():
         return None
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        data = parse_json(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
         raise UserError(f"{path}: not valid JSON: {one_line(error)}") from error
     if not isinstance(data, dict) or not isinstance(data.get("rows"), list):
         raise UserError(f'{path}: must be an object with a list "rows"')
@@ -182,9 +182,6 @@ def _score(row: Any, where: str) -> Score:
     for key in row:
         if is_share(key) and (share := _number(row, key, f"{where}.")) is not None:
             shares[CALIBRATION.get(key) or key] = share
-    bins = row.get("reliability") or []
-    if not isinstance(bins, list) or not all(isinstance(one, list) and len(one) == 3 for one in bins):
-        raise UserError(f"{where}.reliability must be a list of bins")
     return Score(
         **texts,
         success=success,
@@ -192,8 +189,22 @@ def _score(row: Any, where: str) -> Score:
         **numbers,
         **counts,
         shares=shares,
-        reliability=tuple((float(count), float(said), float(right)) for count, said, right in bins),
+        reliability=_reliability(row.get("reliability") or [], f"{where}.reliability"),
     )
+
+
+def _reliability(bins: Any, where: str) -> tuple[tuple[float, float, float], ...]:
+    """Return checked bins: number of decisions, mean confidence, share of right choices."""
+    if not isinstance(bins, list):
+        raise UserError(f"{where} must be a list of bins")
+    checked = list[tuple[float, float, float]]()
+    for index, entry in enumerate(bins):
+        try:
+            count, confidence, accuracy = entry
+            checked.append((_finite(count), _finite(confidence), _finite(accuracy)))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{where}[{index}] must hold three numbers, not {entry!r:.100}") from error
+    return tuple(checked)
 
 
 CALIBRATION = {"ece": "ECE", "brier": "Brier"}
@@ -208,48 +219,78 @@ def is_share(key: str) -> bool:
 def _number(row: Mapping[str, Any], key: str, where: str) -> float | None:
     """Return a finite number; None if it is missing or not finite (an arm without wins has no mean length of wins)."""
     value = row.get(key)
-    if value is None:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return None
+    try:
+        return _finite(value)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{where}{key} must be a number, not {value!r:.100}") from error
+
+
+def _finite(value: Any) -> float:
+    """Return a number as a float.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is not finite, or too large for a float.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UserError(f"{where}{key} must be a number, not {value!r}")
-    return float(value) if math.isfinite(value) else None
+        raise TypeError(f"{value!r:.100} is no number")
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise ValueError("a number is too large") from error
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is not finite")
+    return number
+
+
+def _timing(row: dict[str, Any]) -> dict[str, Any]:
+    """Check a line of `timings.jsonl`. Raises ValueError or TypeError for a figure or a name of another type."""
+    for key in ("seconds", "cpu_seconds", "episodes"):
+        if row.get(key) is not None:
+            _finite(row[key])
+    for key in ("arm", "split", "stage", "sampling", "artifact", "seed"):
+        if isinstance(row.get(key), dict | list):
+            raise TypeError(f"{key} is {row[key]!r:.100}")
+    return row
 
 
 def with_times(results: Results, timings: list[dict[str, Any]]) -> Results:
     """Return the results with their times from `timings.jsonl`: seconds per episode, and when they were finished."""
-    spent: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+    durations: dict[tuple[object, ...], list[tuple[float, float]]] = {}
     for line in timings:
         if {"arm", "seconds", "episodes"} <= line.keys():
-            place = tuple(line.get(key) for key in ("arm", "split", "stage", "sampling"))
-            for key in (place, (*place, line.get("seed"))):  # for the row pooled over seeds, and the seed's own
-                spent.setdefault(key, []).append((float(line["seconds"]), float(line["episodes"])))
+            evaluation = tuple(line.get(key) for key in ("arm", "split", "stage", "sampling"))
+            for key in (evaluation, (*evaluation, line.get("seed"))):  # the row pooled over seeds, and the seed's own
+                durations.setdefault(key, []).append((float(line["seconds"]), float(line["episodes"])))
     finished = [str(line["finished"]) for line in timings if "finished" in line]
     return dataclasses.replace(
         results,
         created=results.created or (finished[-1] if finished else ""),
-        rows=tuple(_timed(score, spent) for score in results.rows),
-        summary=tuple(_timed(score, spent) for score in results.summary),
+        rows=tuple(_timed(score, durations) for score in results.rows),
+        summary=tuple(_timed(score, durations) for score in results.summary),
     )
 
 
-def _timed(score: Score, spent: Mapping[tuple[object, ...], list[tuple[float, float]]]) -> Score:
-    place = (score.arm, score.split, score.stage, score.sampling)
-    parts = spent.get(place if score.seed is None else (*place, score.seed), [])
+def _timed(score: Score, durations: Mapping[tuple[object, ...], list[tuple[float, float]]]) -> Score:
+    evaluation = (score.arm, score.split, score.stage, score.sampling)
+    parts = durations.get(evaluation if score.seed is None else (*evaluation, score.seed), [])
     episodes = sum(count for _, count in parts)
     if score.seconds is not None or not episodes:
         return score
     return dataclasses.replace(score, seconds=sum(seconds * count for seconds, count in parts) / episodes)
 
 
-def read_lines(path: Path, made: Callable[[dict[str, Any]], T], what: str) -> list[T]:
-    """Read a file of JSON lines and pass each object to `made`; [] if there is no file. A half last line is skipped.
+def read_lines(path: Path, parse: Callable[[dict[str, Any]], T], what: str) -> list[T]:
+    """Read a file of JSON lines and pass each object to `parse`; [] if there is no file. A half last line is skipped.
 
     Raises:
         UserError: another line is not such an object. The message names the line, and the expected kind (`what`).
     """
     if not path.exists():
         return []
-    rows = read_json_lines(path, lambda line: made(dict(parse_json(line))), f"no {what} object", half_written="skip")
+    rows = read_json_lines(path, lambda line: parse(dict(parse_json(line))), f"no {what} object", half_written="skip")
     return [row for _, row in rows]
 
 
@@ -259,20 +300,20 @@ def read_metrics(path: Path) -> tuple[Metric, ...]:
 
 
 def _metric(row: dict[str, Any]) -> Metric:
-    known = {"seed", "step"}
-    values = {
-        name: float(value)
-        for name, value in row.items()
-        if name not in known and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    }
+    values = dict[str, float]()
+    for name, value in row.items():
+        if name not in ("seed", "step"):
+            with suppress(TypeError, ValueError):  # texts, and losses that are not finite, are not plotted
+                values[name] = _finite(value)
     arm = str(row.get("arm") or row.get("artifact") or SHARED)
     kind = str(row["part"] if "part" in row else row["kind"])  # "part" is what older versions called it
-    seed, step, stage = int(row.get("seed") or 0), int(row["step"]), str(row.get("stage") or "")
+    seed, step, stage = int(_finite(row.get("seed") or 0)), int(_finite(row["step"])), str(row.get("stage") or "")
     return Metric(arm, kind, seed, step, stage, values, shared=not row.get("arm"))
 
 
 def in_page_order(arms: list[str]) -> list[str]:
     """Return the distinct arms: the usual ones in their order, then others in order of appearance, `SHARED` last."""
-    found = list(dict.fromkeys(arms))
-    others = [arm for arm in found if arm not in ARMS and arm != SHARED]
-    return [*(arm for arm in ARMS if arm in found), *others, *([SHARED] if SHARED in found else [])]
+    distinct = list(dict.fromkeys(arms))
+    others = [arm for arm in distinct if arm not in ARMS and arm != SHARED]
+    shared = [SHARED] if SHARED in distinct else []
+    return [*(arm for arm in ARMS if arm in distinct), *others, *shared]
