@@ -5,8 +5,8 @@
     python scripts/lint_prose.py FILE ...
     python scripts/lint_prose.py --update   # lower the counts in vague_names.json to those of today
 
-A docstring begins with a verb or the noun of the thing, and needs no second reading. The names of functions, classes
-and arguments say what they stand for: vague ones that are older than this rule are counted per file in
+A docstring begins with a verb or the noun of the thing, and needs no second reading. The names of functions, classes,
+arguments and variables say what they stand for: vague ones that are older than this rule are counted per file in
 `vague_names.json`, and the counts may only fall. Prints one line per finding and exits with 1 if there is any.
 """
 
@@ -69,13 +69,15 @@ def findings(path: Path) -> Iterator[str]:
 
 
 def vague_names(path: Path) -> list[tuple[int, str]]:
-    """Return the line and name of every function, class and argument of a file with a vague name."""
+    """Return the line and name of every function, class, argument and assigned variable of a file with a vague name."""
     names: list[tuple[int, str]] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.append((node.lineno, node.name))
         elif isinstance(node, ast.arg):
             names.append((node.lineno, node.arg))
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.append((node.lineno, node.id))
     return sorted((line, name) for line, name in names if name.strip("_").lower() in VAGUE)
 
 
@@ -101,8 +103,8 @@ def lower_baseline(paths: list[Path], baseline: dict[str, int]) -> None:
 def conflict_markers() -> list[str]:
     """Return the lines at which a merge left its markers, in any tracked file."""
     pattern = r"^(<{7}|>{7}|={7}$)"
-    found = subprocess.run(["git", "grep", "-nE", pattern], cwd=ROOT, capture_output=True, text=True, check=False)
-    return [f"{line}: left by a merge" for line in found.stdout.splitlines()]
+    search = subprocess.run(["git", "grep", "-nE", pattern], cwd=ROOT, capture_output=True, text=True, check=False)
+    return [f"{line}: left by a merge" for line in search.stdout.splitlines()]
 
 
 def main(arguments: list[str]) -> int:
