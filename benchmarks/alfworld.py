@@ -115,13 +115,13 @@ def _sample(asked: Asked, folder: Path) -> Sample:
     store = asked.games if asked.games and splits_in(asked.games) else None
     source = asked.source or (None if store else asked.games)
     count = max(asked.limit, asked.environments)
-    found = _official(source) if source else _generated(count) if store is None else iter(())
+    problems = _official(source) if source else _generated(count) if store is None else iter(())
     files: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
-    for split, game_id, problem, trajectory in found:
+    for split, game_id, problem, trajectory in problems:
         files.setdefault(split, {})[game_id] = problem, trajectory
     if store is None:
         store = folder
-        fill(store, {split: _lines(dict(_spread(list(some.items()), count))) for split, some in files.items()})
+        fill(store, {split: _lines(dict(_spread(list(games.items()), count))) for split, games in files.items()})
     split = max(splits_in(store), key=lambda split: len(open_shelf(store, split).entries))
     return Sample(store, split, files.get(split, {}))
 
@@ -138,10 +138,10 @@ def _lines(files: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, str]:
 
 def _official(source: Path) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     with open_sources([source]) as (files, _):
-        for place in sorted(files):
-            if files[place].keys() >= {PROBLEM, TRAJECTORY}:
-                trajectory = json.loads(files[place][TRAJECTORY]())
-                yield place.split, place.id, files[place][PROBLEM]().decode("utf-8"), trajectory
+        for game_path in sorted(files):
+            if files[game_path].keys() >= {PROBLEM, TRAJECTORY}:
+                trajectory = json.loads(files[game_path][TRAJECTORY]())
+                yield game_path.split, game_path.id, files[game_path][PROBLEM]().decode("utf-8"), trajectory
 
 
 def _generated(count: int) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
@@ -285,19 +285,19 @@ def _walked(house: House | ReferenceHouse, commands: Sequence[str]) -> float:
 def main(words: Sequence[str] | None = None) -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    for one in fields(Asked):
-        kind = Path if one.default is None else int
-        parser.add_argument(f"--{one.name}", type=kind, default=one.default, help=one.metadata["help"])
+    for option in fields(Asked):
+        kind = Path if option.default is None else int
+        parser.add_argument(f"--{option.name}", type=kind, default=option.default, help=option.metadata["help"])
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    asked = vars(parser.parse_args(words))
-    as_json = asked.pop("json")
-    found = measured(Asked(**asked))
+    arguments = vars(parser.parse_args(words))
+    as_json = arguments.pop("json")
+    table_rows = measured(Asked(**arguments))
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(table_rows, indent=1))
         return
     from .measure import report
 
-    print(report(found, False), end="")
+    print(report(table_rows, False), end="")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def _fresh(value: Any) -> Any:
     if isinstance(value, dict):
         return dict(value)
     if isinstance(value, list):
-        return [_fresh(one) for one in value]
+        return [_fresh(element) for element in value]
     if not hasattr(value, "symbol"):
         return value
     other = object.__new__(type(value))

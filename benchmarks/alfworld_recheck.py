@@ -44,8 +44,8 @@ def compared(source: Path, lines: Sequence[dict[str, Any]]) -> Iterator[tuple[st
     for files in games(source):
         if files.place in digests:
             game = compiled(files)
-            said = walked(files.place, Pair(game, NativeReference(game)))["digest"]
-            yield files.place, said == digests[files.place]
+            digest = walked(files.place, Pair(game, NativeReference(game)))["digest"]
+            yield files.place, digest == digests[files.place]
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -53,18 +53,18 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("source", type=Path, metavar="DIR", help="folder of the official files, or an archive")
     parser.add_argument("sweep", type=Path, metavar="FILE", help="results of alfworld_sweep")
-    asked = parser.parse_args(words)
-    lines = results(asked.sweep)
-    same = dict(compared(asked.source, lines))
+    args = parser.parse_args(words)
+    lines = results(args.sweep)
+    same = dict(compared(args.source, lines))
     if not lines or len(same) < len(lines):
-        parser.error(f"{asked.sweep} has {len(lines):,} games, of which {len(same):,} are in {asked.source}")
-    again = {place for place, equal in same.items() if not equal}
-    for place in sorted(again):
-        print(f"{place}: to be compared again")
+        parser.error(f"{args.sweep} has {len(lines):,} games, of which {len(same):,} are in {args.source}")
+    again = {game for game, equal in same.items() if not equal}
+    for game in sorted(again):
+        print(f"{game}: to be compared again")
     print(f"{len(same) - len(again):,} of {len(same):,} games as the reference has them")
     if again:
-        asked.sweep.replace(asked.sweep.with_name(f"{asked.sweep.name}.before"))
-        asked.sweep.write_text("".join(json.dumps(line) + "\n" for line in lines if line["game"] not in again))
+        args.sweep.replace(args.sweep.with_name(f"{args.sweep.name}.before"))
+        args.sweep.write_text("".join(json.dumps(line) + "\n" for line in lines if line["game"] not in again))
     return int(bool(again))
 
 

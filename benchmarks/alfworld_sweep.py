@@ -101,9 +101,9 @@ class Pair:
         """Start the game again and return the introduction."""
         self.native, self.won = House(self.game), False
         words = self.game.description
-        said = self._same("introduction", self.native.introduction(words), self.reference.introduction(words))
+        introduction = self._same("introduction", self.native.introduction(words), self.reference.introduction(words))
         self._compare_state()
-        return said
+        return introduction
 
     def do(self, command: str) -> str:
         """Carry out a command in both engines and return what they say.
@@ -113,9 +113,9 @@ class Pair:
         """
         self.steps += 1
         self.verbs[command.split()[0] if command in self.native.commands() else "(illegal)"] += 1
-        said = self._same(f"after {command!r}", self.native.do(command), self.reference.do(command))
+        feedback = self._same(f"after {command!r}", self.native.do(command), self.reference.do(command))
         self._compare_state()
-        return said
+        return feedback
 
     def _compare_state(self) -> None:
         commands = self._same("admissible commands", self.native.admissible(), self.reference.admissible())
@@ -240,11 +240,11 @@ def sweep(source: Path, out: Path, processes: int = 1, every: int = 1, stock: bo
 
 def games(source: Path, every: int = 1, have: Collection[str] = (), stock: bool = False) -> Iterator[Files]:
     """Yield every Nth game of a folder or archive, without those in `have`."""
-    with open_sources([source]) as (found, _):
-        for place in sorted(found, key=lambda key: (key.split == "train", key))[::every]:
-            name = "/".join(place)
-            if name not in have and found[place].keys() >= {PROBLEM, TRAJECTORY}:
-                problem, trajectory = (found[place][kind]().decode("utf-8") for kind in (PROBLEM, TRAJECTORY))
+    with open_sources([source]) as (files, _):
+        for game_path in sorted(files, key=lambda key: (key.split == "train", key))[::every]:
+            name = "/".join(game_path)
+            if name not in have and files[game_path].keys() >= {PROBLEM, TRAJECTORY}:
+                problem, trajectory = (files[game_path][kind]().decode("utf-8") for kind in (PROBLEM, TRAJECTORY))
                 yield Files(name, problem, trajectory, stock)
 
 
@@ -263,14 +263,14 @@ def _compare_safely(files: Files) -> dict[str, Any]:
 
 def results(out: Path) -> list[dict[str, Any]]:
     """Return the results in a file, the last one of each game. Incomplete lines are skipped."""
-    found: dict[str, dict[str, Any]] = {}
+    latest: dict[str, dict[str, Any]] = {}
     for line in out.read_text(encoding="utf-8").splitlines() if out.exists() else ():
         try:
             result = json.loads(line)
         except ValueError:
             continue
-        found[result["game"]] = result
-    return list(found.values())
+        latest[result["game"]] = result
+    return list(latest.values())
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> str:
@@ -278,10 +278,10 @@ def summary(lines: Sequence[dict[str, Any]]) -> str:
     columns = ("games", "walks", "wins", "steps", "commands", "seconds", "differences")
     text = f"{'type':32}" + "".join(f"{name:>12}" for name in columns) + "\n"
     for kind in [*TYPES, "", "all"]:
-        some = [line for line in lines if kind in ("all", line["type"])]
-        if some:
-            sums = [len(some), *(sum(line[name] for line in some) for name in columns[1:-1])]
-            sums.append(sum(len(line["differences"]) for line in some))
+        of_kind = [line for line in lines if kind in ("all", line["type"])]
+        if of_kind:
+            sums = [len(of_kind), *(sum(line[name] for line in of_kind) for name in columns[1:-1])]
+            sums.append(sum(len(line["differences"]) for line in of_kind))
             text += f"{kind or '(failed)':32}" + "".join(f"{value:12,.0f}" for value in sums) + "\n"
     verbs = sum((Counter(line["verbs"]) for line in lines), Counter[str]())
     return text + ", ".join(f"{verb} {count:,}" for verb, count in verbs.most_common()) + "\n"
@@ -295,18 +295,18 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth game")
     parser.add_argument("--out", type=Path, default=Path("alfworld_sweep.jsonl"), metavar="FILE", help="results")
     parser.add_argument("--stock", action="store_true", help="the reference as it is, not made faster")
-    asked = parser.parse_args(words)
+    args = parser.parse_args(words)
     if find_spec("textworld") is None or find_spec("alfworld") is None:
         parser.error(f"the reference engine is not there; {install('alfworld')}")
     interrupted = False
     try:
-        for line in sweep(asked.source, asked.out, asked.processes, asked.every, asked.stock):
+        for line in sweep(args.source, args.out, args.processes, args.every, args.stock):
             print(f"{line['game']}: {line['steps']} steps, {line['seconds']} s", flush=True)
             for difference in line["differences"]:
                 print(json.dumps(difference, indent=1), flush=True)
     except KeyboardInterrupt:
         interrupted = True
-    lines = results(asked.out)
+    lines = results(args.out)
     print(summary(lines), end="")
     return 130 if interrupted else int(any(line["differences"] for line in lines))
 

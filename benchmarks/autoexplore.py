@@ -112,9 +112,9 @@ def _held(root: Path) -> float:
     """Return the MiB that an open repository takes, without texts."""
     tracemalloc.start()
     repository = Repository.open(root)
-    held, _ = tracemalloc.get_traced_memory()
+    traced_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return held / 2**20 if repository else 0.0
+    return traced_bytes / 2**20 if repository else 0.0
 
 
 def rows(
@@ -131,7 +131,7 @@ def _measured(repetitions: int, many: Path, wide: Path) -> list[dict[str, Any]]:
     uncached, cached = Repository.open(many, cache_bytes=0), Repository.open(many, cache_bytes=1 << 30)
     _read(cached)
     files, entries = len(uncached), len(Repository.open(wide))
-    things: dict[str, tuple[int, Callable[[], Any]]] = {
+    cases: dict[str, tuple[int, Callable[[], Any]]] = {
         "open 1,000 folders": (files, partial(Repository.open, many)),
         "os.walk of 1,000 folders": (files, partial(_walk, many)),
         "copy 100 folders": (files // 10, partial(_copy, many / "package0")),
@@ -139,32 +139,34 @@ def _measured(repetitions: int, many: Path, wide: Path) -> list[dict[str, Any]]:
         "read each file from disk": (files, partial(_read, uncached)),
         "read each file from the cache": (files, partial(_read, cached)),
     }
-    seconds = interleaved({what: function for what, (_, function) in things.items()}, repetitions)
+    seconds = interleaved({what: function for what, (_, function) in cases.items()}, repetitions)
     medians = {what: statistics.median(each) for what, each in seconds.items()}
     memory = {"open 1,000 folders": _held(many), "open one folder": _held(wide)}
     return [
         {"what": what, "n": n, "seconds": medians[what], "per second": n / medians[what], "MiB": memory.get(what)}
-        for what, (n, _) in things.items()
+        for what, (n, _) in cases.items()
     ]
 
 
 def _walked(root: Path, episodes: int, live: int) -> list[dict[str, Any]]:
     """Measure the index, steps and live episodes in a repository."""
     finder = Finder(Repository.open(root))
-    found = [_timed("index for the first search", lambda: finder.words("function") and 1)]
+    table_rows = [_timed("index for the first search", lambda: finder.words("function") and 1)]
     draw = random.Random(episodes)
     for actions in ("paper", "extended"):
         env = GivenEnv(finder, actions=actions)
         questions = _questions(draw, episodes)
-        for known in ("new", "known"):
-            found.append(_timed(f"steps, {actions} actions, {known} questions", partial(_play, env, questions)))
+        for novelty in ("new", "known"):
+            table_rows.append(_timed(f"steps, {actions} actions, {novelty} questions", partial(_play, env, questions)))
         if actions == "extended":
             others = _questions(draw, episodes)
-            found.append(_timed("files taken apart", partial(_take_apart, finder, others)))
+            table_rows.append(_timed("files taken apart", partial(_take_apart, finder, others)))
             what = f"steps, {actions} actions, new questions, files taken apart"
-            found.append(_timed(what, partial(_play, env, others)))
-        found.append({"what": f"{live:,} live episodes, {actions} actions", "n": live} | _live(finder, actions, live))
-    return found
+            table_rows.append(_timed(what, partial(_play, env, others)))
+        table_rows.append(
+            {"what": f"{live:,} live episodes, {actions} actions", "n": live} | _live(finder, actions, live)
+        )
+    return table_rows
 
 
 def _questions(draw: random.Random, count: int) -> list[str]:
@@ -209,9 +211,9 @@ def _live(finder: Finder, actions: str, count: int) -> dict[str, float]:
     tracemalloc.start()
     for env in envs:
         _begin(env, 0)
-    held, _ = tracemalloc.get_traced_memory()
+    traced_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return {"MiB": held / 2**20}
+    return {"MiB": traced_bytes / 2**20}
 
 
 def _begin(env: GivenEnv, seed: int) -> None:

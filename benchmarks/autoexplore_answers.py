@@ -112,14 +112,18 @@ class Run:
     def answer(self, episode: Episode, arm: str, sampling: str, seed: int) -> Answer:
         """Turn an episode into an answer."""
         strides = retrace(self.env, episode)
-        asked = asked_of(self.env, self.library, episode.task)
+        question = asked_of(self.env, self.library, episode.task)
         finder = self.env.finder_of(episode.task)
-        rest = finder.ranked(printable(asked.question), "", View(finder.repository))
+        rest = finder.ranked(printable(question.question), "", View(finder.repository))
         order = [path for path, _ in ranking(strides[-1], rest)]
         # Files that the player's search does not rank come last.
-        order += [path for path in _searched(self.library, asked.repo, "both", asked.question) if path not in rest]
+        order += [
+            path for path in _searched(self.library, question.repo, "both", question.question) if path not in rest
+        ]
         tokens = sum(count_tokens(stride.output) for stride in strides)
-        return Answer(asked, arm, sampling, seed, *judged(order, asked.gold), episode.success, len(strides), tokens)
+        return Answer(
+            question, arm, sampling, seed, *judged(order, question.gold), episode.success, len(strides), tokens
+        )
 
     def timings(self) -> Iterator[Timing]:
         """Yield the evaluation times in `timings.jsonl`."""
@@ -132,7 +136,7 @@ class Run:
 
     def expert(self, questions: Iterable[Asked]) -> Iterator[Answer]:
         """Let the expert play the questions, and yield its answers."""
-        wanted = {(one.split, one.id) for one in questions}
+        wanted = {(question.split, question.id) for question in questions}
         splits = dict.fromkeys(split for split, _ in sorted(wanted))
         tasks = [task for split in splits for task in self.env.tasks(split) if (split, task.id) in wanted]
         jobs = [Job(task, named_seed(0, "eval", task.id, "greedy")) for task in tasks]
@@ -160,12 +164,12 @@ def depth_of(env: AutoExploreEnv, task: Task) -> str:
 
 def by_search(library: Library, questions: Iterable[Asked]) -> Iterator[Answer]:
     """Yield the answers of the search baselines and of chance."""
-    for asked in questions:
+    for question in questions:
         for name, over in SEARCHES.items():
-            order = _searched(library, asked.repo, over, asked.question)
-            yield Answer(asked, name, "greedy", 0, *judged(order, asked.gold))
-        files = library.repository(asked.repo).files
-        yield Answer(asked, CHANCE, "greedy", 0, *by_chance(len(files), len(set(asked.gold) & set(files))))
+            order = _searched(library, question.repo, over, question.question)
+            yield Answer(question, name, "greedy", 0, *judged(order, question.gold))
+        files = library.repository(question.repo).files
+        yield Answer(question, CHANCE, "greedy", 0, *by_chance(len(files), len(set(question.gold) & set(files))))
 
 
 def judged(order: Sequence[str], gold: Iterable[str]) -> tuple[tuple[float, ...], float]:
@@ -196,14 +200,14 @@ def _searched(library: Library, repo: str, over: Over, question: str) -> tuple[s
 
 @lru_cache(maxsize=64)
 def _dominant(library: Library, split: str) -> frozenset[str]:
-    return frozenset(one.id for one in library.questions(split) if one.dominant)
+    return frozenset(question.id for question in library.questions(split) if question.dominant)
 
 
 def named(folders: Sequence[Path], library: str) -> list[Run]:
     """Open run folders. If there are several, each arm's name is preceded by the name of its run."""
     names = [folder.name for folder in folders]
-    told = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
-    prefixes = [f"{name}: " for name in told] if len(folders) > 1 else [""]
+    labels = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+    prefixes = [f"{name}: " for name in labels] if len(folders) > 1 else [""]
     return [Run(folder, library, prefix) for folder, prefix in zip(folders, prefixes, strict=True)]
 
 

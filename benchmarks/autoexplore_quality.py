@@ -46,18 +46,18 @@ BySeed = dict[int, list[Answer]]
 def answers_of(folders: Sequence[Path], library: str = "") -> tuple[list[Answer], list[Timing]]:
     """Return all answers of the runs' arms, of search and of chance; the expert plays where no run has its episodes."""
     runs = named(folders, library)
-    found = [answer for run in runs for answer in run.answers()]
-    if not found:
+    answers = [answer for run in runs for answer in run.answers()]
+    if not answers:
         raise UserError(f"{', '.join(map(str, folders))}: no evaluation episodes there (run the recipe until eval)")
     for run in runs:
-        played = [answer.asked for answer in found if answer.arm.startswith(run.prefix)]
-        if not any(answer.arm == f"{run.prefix}expert" for answer in found):
-            found += run.expert(played)
+        played = [answer.asked for answer in answers if answer.arm.startswith(run.prefix)]
+        if not any(answer.arm == f"{run.prefix}expert" for answer in answers):
+            answers += run.expert(played)
     for library_of in {id(run.library): run.library for run in runs}.values():
         mine = [run.prefix for run in runs if run.library is library_of]
-        asked = {answer.asked: None for answer in found if any(map(answer.arm.startswith, mine))}
-        found += by_search(library_of, asked)
-    return found, [timing for run in runs for timing in run.timings()]
+        questions = {answer.asked: None for answer in answers if any(map(answer.arm.startswith, mine))}
+        answers += by_search(library_of, questions)
+    return answers, [timing for run in runs for timing in run.timings()]
 
 
 def rows(answers: Sequence[Answer], timings: Sequence[Timing]) -> list[Row]:
@@ -84,16 +84,16 @@ def differences(answers: Sequence[Answer]) -> list[Row]:
 
 def _sorted(answers: Iterable[Answer]) -> dict[tuple[str, str, str, str], BySeed]:
     """Sort answers as (split, group, arm, sampling) → seed → answers; in a split by source, then depth, then "all"."""
-    found: dict[tuple[str, str, str, str], BySeed] = defaultdict(lambda: defaultdict(list))
+    grouped: dict[tuple[str, str, str, str], BySeed] = defaultdict(lambda: defaultdict(list))
     for answer in answers:
         for group in answer.asked.groups:
-            found[answer.asked.split, group, answer.arm, answer.sampling][answer.seed].append(answer)
+            grouped[answer.asked.split, group, answer.arm, answer.sampling][answer.seed].append(answer)
 
     def sort_key(key: tuple[str, str, str, str]) -> tuple[str, int, str]:
         split, group, _, _ = key
         return split, (group == "all") * 2 + (group.startswith("dep") or group == "deeper"), group
 
-    return {key: found[key] for key in sorted(found, key=sort_key)}
+    return {key: grouped[key] for key in sorted(grouped, key=sort_key)}
 
 
 def _row(by_seed: BySeed) -> Row:
@@ -133,15 +133,15 @@ def _interval(name: str, seeds: list[list[float]]) -> str:
 def _difference(by_seed: BySeed, others: Sequence[Answer]) -> Row:
     """Return means and intervals of the differences, by figure."""
     search = {answer.asked: figures(answer) for answer in others}
-    found: Row = {"n": len({answer.asked for each in by_seed.values() for answer in each})}
+    row: Row = {"n": len({answer.asked for each in by_seed.values() for answer in each})}
     for name in ("acc@1", "acc@5", "MRR"):
         seeds = [
             [float(figures(answer)[name]) - float(search[answer.asked][name]) for answer in each]
             for each in by_seed.values()
         ]
         rng = np.random.default_rng(named_seed("autoexplore_quality", "difference", name))
-        found |= {name: _mean(seeds), f"{name} 95 %": _shown(bootstrap(seeds, rng))}
-    return found
+        row |= {name: _mean(seeds), f"{name} 95 %": _shown(bootstrap(seeds, rng))}
+    return row
 
 
 def bootstrap(
@@ -169,9 +169,9 @@ def _shown(interval: tuple[float, float]) -> str:
 
 
 def _seconds(timings: Iterable[Timing], arm: str, split: str, sampling: str) -> float | None:
-    mine = [one for one in timings if (one.arm, one.split, one.sampling) == (arm, split, sampling)]
-    episodes = sum(one.episodes for one in mine)
-    return round(sum(one.seconds * one.episodes for one in mine) / episodes, 4) if episodes else None
+    mine = [timing for timing in timings if (timing.arm, timing.split, timing.sampling) == (arm, split, sampling)]
+    episodes = sum(timing.episodes for timing in mine)
+    return round(sum(timing.seconds * timing.episodes for timing in mine) / episodes, 4) if episodes else None
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -180,18 +180,18 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders on autoexplore")
     parser.add_argument("--library", default="", metavar="DIR", help="the library, where it is not the recipe's")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    asked = parser.parse_args(words)
+    args = parser.parse_args(words)
     try:
-        answers, timings = answers_of(asked.runs, asked.library)
+        answers, timings = answers_of(args.runs, args.library)
     except UserError as error:
         sys.exit(f"autoexplore_quality: {error}")
-    found, ahead = rows(answers, timings), differences(answers)
-    if asked.json:
-        print(json.dumps({"rows": found, "differences": ahead}, indent=1))
+    arm_rows, ahead = rows(answers, timings), differences(answers)
+    if args.json:
+        print(json.dumps({"rows": arm_rows, "differences": ahead}, indent=1))
         return
     from .measure import report
 
-    print(report(found, False))
+    print(report(arm_rows, False))
     print("Arm minus search, question by question:")
     print(report(ahead, False), end="")
 

@@ -57,36 +57,36 @@ def sources(question: Question) -> list[str]:
 def ask(questions: Iterable[Question], find: Callable[[str], Repository | None]) -> list[Answer]:
     """Ask all baselines, repository by repository."""
     answers = []
-    for name, asked in by_repo(questions).items():
+    for name, repo_questions in by_repo(questions).items():
         repository = find(name)
         if repository is None:
-            answers += [Answer(question) for question in asked]
+            answers += [Answer(question) for question in repo_questions]
             continue
-        print(f"{name}: {len(asked)} questions", file=sys.stderr, flush=True)
+        print(f"{name}: {len(repo_questions)} questions", file=sys.stderr, flush=True)
         searches = {name: Search(repository, over) for name, over in BASELINES.items()}
-        answers += [_answer(question, repository, searches) for question in asked]
+        answers += [_answer(question, repository, searches) for question in repo_questions]
     return answers
 
 
 def rows(answers: Sequence[Answer]) -> list[Row]:
     """Return one row per source and baseline, with counts of the questions left out."""
-    found = list(dict.fromkeys(source for answer in answers for source in sources(answer.question)))
-    found.sort(key="all".__eq__)  # last
+    source_names = list(dict.fromkeys(source for answer in answers for source in sources(answer.question)))
+    source_names.sort(key="all".__eq__)  # last
     return [
         _row(source, baseline, [answer for answer in answers if source in sources(answer.question)])
-        for source in found
+        for source in source_names
         for baseline in BASELINES
     ]
 
 
 def _row(source: str, baseline: str, answers: Sequence[Answer]) -> Row:
-    asked = [answer.ranks[baseline] for answer in answers if answer.ranks is not None]
-    row: Row = {"source": source, "baseline": baseline, "questions": len(asked)}
+    ranks = [answer.ranks[baseline] for answer in answers if answer.ranks is not None]
+    row: Row = {"source": source, "baseline": baseline, "questions": len(ranks)}
     for k in FIRST:
-        found = sum(rank is not None and rank <= k for rank in asked)
-        low, high = wilson(found, len(asked), 0.95)
-        row |= {f"acc@{k}": found / len(asked) if asked else None, f"95 % of @{k}": f"{low:.3f} to {high:.3f}"}
-    row["MRR"] = sum(1 / rank for rank in asked if rank) / len(asked) if asked else None
+        hits = sum(rank is not None and rank <= k for rank in ranks)
+        low, high = wilson(hits, len(ranks), 0.95)
+        row |= {f"acc@{k}": hits / len(ranks) if ranks else None, f"95 % of @{k}": f"{low:.3f} to {high:.3f}"}
+    row["MRR"] = sum(1 / rank for rank in ranks if rank) / len(ranks) if ranks else None
     row["no repository"] = sum(not answer.candidates for answer in answers)
     row["gold not there"] = sum(bool(answer.candidates) and answer.ranks is None for answer in answers)
     return row
@@ -128,14 +128,14 @@ def main(words: Sequence[str] | None = None) -> None:
     where.add_argument("--repos", type=Path, help="folder with a folder per repository")
     where.add_argument("--library", nargs="?", const="", help="library to ask about, by default the usual one")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    asked = parser.parse_args(words)
-    found = rows(_answers(asked))
-    if asked.json:
-        print(json.dumps(found, indent=1))
+    args = parser.parse_args(words)
+    table_rows = rows(_answers(args))
+    if args.json:
+        print(json.dumps(table_rows, indent=1))
         return
     from .measure import report
 
-    print(report(found, False), end="")
+    print(report(table_rows, False), end="")
 
 
 if __name__ == "__main__":

@@ -53,8 +53,8 @@ def seconds(blocks: Sequence[Block], width: int, heads: int, layers: int, repeti
         learn(make())
         return time.process_time() - began
 
-    ways = partial(BlockAttention, blocks), partial(BatchedAttention, blocks, None, layers, device)
-    pairs = [[spent(way) for way in ways] for _ in range(1 + repetitions)][1:]
+    factories = partial(BlockAttention, blocks), partial(BatchedAttention, blocks, None, layers, device)
+    pairs = [[spent(factory) for factory in factories] for _ in range(1 + repetitions)][1:]
     alone, batched = (statistics.median(column) for column in zip(*pairs, strict=True))
     return alone, batched
 
@@ -67,22 +67,22 @@ def main() -> None:
     parser.add_argument("--before", nargs="+", type=int, default=[0, 40, 160], help="tokens that all blocks share")
     parser.add_argument("--new", nargs="+", type=int, default=[6, 12, 25, 50, 100], help="tokens of a block")
     parser.add_argument("--repetitions", type=int, default=7)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     print("| width | blocks | before | new | size | one by one (ms) | batched (ms) | batched / one by one | chosen |")
     print("|---|---|---|---|---|---|---|---|---|")
-    for width in asked.widths:
+    for width in args.widths:
         heads, layers = MODELS[width]
-        for count in asked.counts:
-            for before in asked.before:
-                for new in asked.new:
+        for count in args.counts:
+            for before in args.before:
+                for new in args.new:
                     blocks = blocks_of(count, before, new)
-                    alone, batched = seconds(blocks, width, heads, layers, asked.repetitions)
+                    alone, batched = seconds(blocks, width, heads, layers, args.repetitions)
                     size = mean_size(blocks, width)
-                    chosen = "batched" if are_small(blocks, width) else "one by one"
+                    choice = "batched" if are_small(blocks, width) else "one by one"
                     print(
                         f"| {width} | {len(blocks)} | {before} | {new} | {size:,.0f} | {1000 * alone:.1f} | "
-                        f"{1000 * batched:.1f} | {batched / alone:.2f} | {chosen} |",
+                        f"{1000 * batched:.1f} | {batched / alone:.2f} | {choice} |",
                         flush=True,
                     )
     print(f"\nlimit of the size: {SMALL:,}")

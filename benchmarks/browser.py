@@ -54,15 +54,17 @@ def steps_of(episode: Episode) -> Played:
 
 def compare(page: list[dict[str, Any]], episodes: Sequence[Episode]) -> list[str]:
     """Return a line for each task in which the page's episode differs from Python's."""
-    found = []
+    differences = []
     for ours, episode in zip(page, episodes, strict=True):
-        shown = [{key: step[key] for key in ("reflection", "action", "text")} for step in ours["steps"]]
+        page_steps = [{key: step[key] for key in ("reflection", "action", "text")} for step in ours["steps"]]
         wanted = steps_of(episode)
-        alike = shown == wanted and ours["success"] == episode.success
-        if not (alike and abs(ours["total"] - episode.total_reward) < 1e-9):
-            first = next((i for i, (a, b) in enumerate(zip(shown, wanted, strict=False)) if a != b), len(wanted))
-            found.append(f"{episode.task.id}: differs from step {first}: {shown[first:][:1]}, not {wanted[first:][:1]}")
-    return found
+        equal = page_steps == wanted and ours["success"] == episode.success
+        if not (equal and abs(ours["total"] - episode.total_reward) < 1e-9):
+            first = next((i for i, (a, b) in enumerate(zip(page_steps, wanted, strict=False)) if a != b), len(wanted))
+            differences.append(
+                f"{episode.task.id}: differs from step {first}: {page_steps[first:][:1]}, not {wanted[first:][:1]}"
+            )
+    return differences
 
 
 def measure(run: Path, page: Path, arm: str, split: str, pictures: Path | None) -> tuple[dict[str, Any], list[str]]:
@@ -108,9 +110,9 @@ def main() -> int:
     parser.add_argument(
         "--pictures", type=Path, help="a folder for pictures of the page: wide and narrow, light and dark"
     )
-    asked = parser.parse_args()
-    page = asked.page or asked.run / "browser"
-    figures, differences = measure(asked.run, page, asked.arm, asked.split, asked.pictures)
+    args = parser.parse_args()
+    page = args.page or args.run / "browser"
+    figures, differences = measure(args.run, page, args.arm, args.split, args.pictures)
     print(json.dumps({**figures, "episodes_that_differ": len(differences)}, indent=1))
     print("\n".join(differences), file=sys.stderr)
     return int(bool(differences))

@@ -72,7 +72,9 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     """Return the table of verdicts."""
     rows = ["| environment | planted | named | reason | processor seconds |", "|---|---|---|---|---|"]
     for line in lines:
-        reason = next((one["words"] for one in line.get("checks", ()) if one["state"] == "fault"), line.get("said", ""))
+        reason = next(
+            (check["words"] for check in line.get("checks", ()) if check["state"] == "fault"), line.get("said", "")
+        )
         named = ", ".join(line.get("faults", ())) or "–"
         mark = "" if is_right(line) else " **wrong**"
         name = line["env"].rpartition(":")[2]
@@ -87,27 +89,27 @@ def main() -> int:
     parser.add_argument("--only", choices=("planted", "sound"), default=None)
     parser.add_argument("--minutes", type=float, default=0.0, help="time of the training; 0 leaves it out")
     parser.add_argument("--out", type=Path, default=Path("runs/certified.jsonl"))
-    asked = parser.parse_args()
+    args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     wanted = expected()
-    if asked.only:
-        wanted = {name: fault for name, fault in wanted.items() if bool(fault) == (asked.only == "planted")}
-    names = asked.names or list(wanted)
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    if args.only:
+        wanted = {name: fault for name, fault in wanted.items() if bool(fault) == (args.only == "planted")}
+    names = args.names or list(wanted)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     lines = (
-        [json.loads(text) for text in asked.out.read_text(encoding="utf-8").splitlines()] if asked.out.is_file() else []
+        [json.loads(text) for text in args.out.read_text(encoding="utf-8").splitlines()] if args.out.is_file() else []
     )
-    made = {line["env"]: line for line in lines}
+    verdicts = {line["env"]: line for line in lines}
     for name in names:
-        if name not in made:
-            made[name] = {"env": name, "expected": expected().get(name, ""), **certify(name, asked.minutes)}
-            made[name]["commit"] = commit()
-            with asked.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(made[name]) + "\n")
-        line = made[name]
+        if name not in verdicts:
+            verdicts[name] = {"env": name, "expected": expected().get(name, ""), **certify(name, args.minutes)}
+            verdicts[name]["commit"] = commit()
+            with args.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(verdicts[name]) + "\n")
+        line = verdicts[name]
         print(f"{'right' if is_right(line) else 'WRONG'}  {name}: {line.get('faults', line.get('said'))}", flush=True)
-    wrong = [name for name in names if not is_right(made[name])]
-    print(table([made[name] for name in names]))
+    wrong = [name for name in names if not is_right(verdicts[name])]
+    print(table([verdicts[name] for name in names]))
     print(f"\n{len(names) - len(wrong)} of {len(names)} verdicts are right; wrong: {', '.join(wrong) or 'none'}")
     return int(len(wrong) > MOST_WRONG)
 

@@ -103,8 +103,8 @@ class Browser:
     def press(self, key: str) -> None:
         """Press and release a key."""
         code = {"ArrowRight": 39, "ArrowLeft": 37}.get(key) or ord(key.upper())
-        shown: Mapping[str, Any] = {"text": key} if len(key) == 1 else {}
-        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **shown)
+        text_fields: Mapping[str, Any] = {"text": key} if len(key) == 1 else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **text_fields)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
     def text(self, element: str) -> str:

@@ -114,11 +114,11 @@ def forward_flops(shape: Shape, tokens: float, asked: float, pairs: float, rows:
 def update_flops(shape: Shape, work: Work) -> tuple[float, float]:
     """Return the operations of playing and of learning. Forward and backward cost three forward passes together."""
     length = work.history * work.steps / 2 + work.prompt + work.reflection  # the middle of an episode
-    asked = work.episodes * work.steps * work.distinct
-    rows, tokens = asked * work.actions + work.written * shape.vocab, work.read + work.written
-    play = forward_flops(shape, tokens, asked + work.written, tokens * length / 2, rows)
+    prompts = work.episodes * work.steps * work.distinct
+    rows, tokens = prompts * work.actions + work.written * shape.vocab, work.read + work.written
+    play = forward_flops(shape, tokens, prompts + work.written, tokens * length / 2, rows)
     pairs = work.learned * length / 2
-    learn = 3 * forward_flops(shape, work.learned, work.epochs * asked, pairs, work.epochs * asked * work.actions)
+    learn = 3 * forward_flops(shape, work.learned, work.epochs * prompts, pairs, work.epochs * prompts * work.actions)
     return play, learn
 
 
@@ -173,7 +173,8 @@ def counted(size: str, episodes: int, steps: int, actions: int) -> dict[str, Any
     learned, after = counting(lm, lambda: update(trainer, None, played[1], config, 1))
     shape = shape_of(lm)
     play, learn = (
-        forward_flops(shape, one["encoded"], one["logits"] / actions, 0, one["logits"]) for one in (before, after)
+        forward_flops(shape, counts["encoded"], counts["logits"] / actions, 0, counts["logits"])
+        for counts in (before, after)
     )
     counted_play, counted_learn = played[0], learned[0]
     return {
@@ -187,9 +188,9 @@ def counting(lm: LanguageModel, work: Any) -> tuple[tuple[float, Any], dict[str,
     """Run `work`. Return its operations and its result, and what the model's own counters add up."""
     before = lm.counters.copy()
     with FlopCounterMode(display=False) as counter:
-        made = work()
+        result = work()
     done = lm.counters.since(before)
-    return (float(counter.get_total_flops()), made), {name: getattr(done, name) for name in ("encoded", "logits")}
+    return (float(counter.get_total_flops()), result), {name: getattr(done, name) for name in ("encoded", "logits")}
 
 
 def shape_of(lm: LanguageModel) -> Shape:
@@ -248,8 +249,8 @@ def rows_calculated(flops: float, used: float, network: float) -> Iterator[dict[
 def table(rows: list[dict[str, Any]]) -> str:
     """Format rows as a Markdown table."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    shown = [[_shown(row.get(name, "")) for name in names] for row in rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [names, ["---"] * len(names), *shown])
+    body = [[_shown(row.get(name, "")) for name in names] for row in rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [names, ["---"] * len(names), *body])
 
 
 def _shown(value: Any) -> str:

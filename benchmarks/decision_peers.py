@@ -87,7 +87,7 @@ def main(repetitions: int = 100) -> None:
             except ModuleNotFoundError as error:
                 print(f"{name} is left out: {error.name} is not installed")
         rng = np.random.default_rng(0)
-        options = [f"{word} {number}" for number, word in enumerate(WORDS[:MANY])]
+        options = [f"{word} {i}" for i, word in enumerate(WORDS[:MANY])]
         taken: dict[tuple[str, int], list[float]] = {}
         for repetition in range(repetitions + 3):
             for name, (_, decide) in deciders.items():

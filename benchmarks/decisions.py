@@ -118,14 +118,14 @@ def make_scorer(folder: Path, sizes: Sizes) -> ModelConfig:
 
 def smallest(runs: dict[str, Callable[[], Any]], repetitions: int) -> dict[str, float]:
     """Return the smallest processor time (ms) of each run over interleaved repetitions, after one to warm up."""
-    found = {name: list[float]() for name in runs}
+    times_by_run = {name: list[float]() for name in runs}
     for repetition in range(repetitions + 1):
         for name, run in runs.items():
             start = time.thread_time()
             run()
             if repetition:
-                found[name].append(1000 * (time.thread_time() - start))
-    return {name: min(times) for name, times in found.items()}
+                times_by_run[name].append(1000 * (time.thread_time() - start))
+    return {name: min(times) for name, times in times_by_run.items()}
 
 
 def speed_rows(folder: Path, config: ModelConfig, sizes: Sizes) -> list[dict[str, Any]]:
@@ -184,13 +184,13 @@ def order_row(folder: Path, config: ModelConfig, sizes: Sizes, count: int) -> di
     }
     row: dict[str, Any] = {"options": count, "shuffles": sizes.shuffles}
     for name, player in players.items():
-        asked, worst = seat(np.random.default_rng(2), actions, 20), 0.0
-        [turn] = player.turns([asked])
+        live, worst = seat(np.random.default_rng(2), actions, 20), 0.0
+        [turn] = player.turns([live])
         first = dict(zip(actions, turn.probs, strict=True))
         for _ in range(sizes.shuffles):
             shuffled = [actions[i] for i in rng.permutation(count)]
-            asked.observation = Observation("", asked.observation.state, tuple(shuffled))
-            [turn] = player.turns([asked])
+            live.observation = Observation("", live.observation.state, tuple(shuffled))
+            [turn] = player.turns([live])
             pairs = zip(shuffled, turn.probs, strict=True)
             worst = max(worst, max(abs(first[action] - probability) for action, probability in pairs))
         row[f"{name}, largest difference"] = worst
@@ -212,8 +212,8 @@ def agreement_row(folder: Path, config: ModelConfig, sizes: Sizes) -> dict[str, 
         for mine, theirs in zip(ours.turns(lives), engine.turns(lives), strict=True):
             gap = abs(mine.probs[mine.choice or 0] - mine.probs[theirs.choice or 0])
             differ += mine.choice != theirs.choice and gap > 1e-5
-            apart = zip(mine.probs, theirs.probs, strict=True)
-            largest = max(largest, max(abs(one - other) for one, other in apart))
+            pairs = zip(mine.probs, theirs.probs, strict=True)
+            largest = max(largest, max(abs(p - q) for p, q in pairs))
     return {"decisions": sizes.decisions, "differ": differ, "largest difference": largest}
 
 

@@ -122,9 +122,9 @@ def same(first: Episode, second: Episode) -> bool:
 
 def main() -> int:
     """Run from the command line. Return 2 if the run, arm or split is missing."""
-    asked = tyro.cli(Asked, description=(__doc__ or "").split("\n\n")[0])
+    options = tyro.cli(Asked, description=(__doc__ or "").split("\n\n")[0])
     try:
-        print(report(rows(asked), asked.json), end="")
+        print(report(rows(options), options.json), end="")
     except UserError as error:
         print(f"drafts: {error}", file=sys.stderr)
         return 2

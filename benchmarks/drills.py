@@ -94,8 +94,8 @@ def flipped(rng: random.Random, data: bytes) -> bytes:
     """Return the data with one bit flipped."""
     if not data:
         return data
-    place = rng.randrange(len(data))
-    return data[:place] + bytes([data[place] ^ 1 << rng.randrange(8)]) + data[place + 1 :]
+    offset = rng.randrange(len(data))
+    return data[:offset] + bytes([data[offset] ^ 1 << rng.randrange(8)]) + data[offset + 1 :]
 
 
 FILLER = "filler"
@@ -158,8 +158,8 @@ class Server:
             The exit code; -9 if the process was killed.
         """
         words = ["-m", "reflectrl", "eval", "../drill.toml", "--folder", "run"]
-        with self.said.open("wb") as said:
-            child = self._forks.start(words, folder, stdout=said.fileno(), stderr=said.fileno())
+        with self.said.open("wb") as output:
+            child = self._forks.start(words, folder, stdout=output.fileno(), stderr=output.fileno())
         if wait is not None and disturb is not None:
             wait(lambda: child.poll() is None)
             if child.poll() is None:
@@ -176,27 +176,27 @@ def serving(said: Path) -> Iterator[Server]:
 
 def ending(run: Path) -> dict[str, bytes]:
     """Return the contents of all files of a finished run by name. The commit is removed from the results."""
-    found = {}
+    contents = {}
     for pattern in ("episodes/*", "metrics/*", "metrics.jsonl", "state.json", "recipe.toml", "checkpoints/**/*"):
         files = [path for path in run.glob(pattern) if path.is_file() and path.name != DIGESTS and path.suffix != NOTED]
-        found |= {str(path.relative_to(run)): path.read_bytes() for path in files}
+        contents |= {str(path.relative_to(run)): path.read_bytes() for path in files}
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
-    found["results.json"] = json.dumps({**results, "commit": ""}).encode()
-    return found
+    contents["results.json"] = json.dumps({**results, "commit": ""}).encode()
+    return contents
 
 
 def judged(server: Server, folder: Path, what: str, wanted: dict[str, bytes]) -> Drill:
     """Continue a run that was interrupted or damaged, and compare its end with the undisturbed run's."""
     code = server.run(folder)
-    said = server.said.read_text(encoding="utf-8", errors="replace")
-    lines = [line for line in said.splitlines() if line.startswith("reflectrl: ")]
+    output = server.said.read_text(encoding="utf-8", errors="replace")
+    lines = [line for line in output.splitlines() if line.startswith("reflectrl: ")]
     about = " | ".join(lines)
-    if "Traceback" in said or code not in (0, 2):
-        return Drill(what, TRACEBACK, said[-2000:])
+    if "Traceback" in output or code not in (0, 2):
+        return Drill(what, TRACEBACK, output[-2000:])
     if code == 2:
-        return Drill(what, REFUSED if len(lines) == 1 else TRACEBACK, about or said[-2000:])
-    found = ending(folder / "run")
-    differing = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
+        return Drill(what, REFUSED if len(lines) == 1 else TRACEBACK, about or output[-2000:])
+    contents = ending(folder / "run")
+    differing = [name for name in {**wanted, **contents} if wanted.get(name) != contents.get(name)]
     if lines:
         return Drill(what, SAID, about + (f" [differs: {', '.join(differing)}]" if differing else " [the same end]"))
     if len(differing) == 1 and differing[0] == what.partition(" ")[0] and noticed(folder / "run" / differing[0]):
@@ -253,11 +253,11 @@ def ended(
 
 def complaint(server: Server, code: int, wanted: int) -> str:
     """Describe the end of a disturbed run; "" if it is as wanted: this exit code, and one line unless the code is 0."""
-    said = server.said.read_text(encoding="utf-8", errors="replace")
-    lines = [line for line in said.splitlines() if line.startswith("reflectrl: ")]
-    if code == wanted and len(lines) == (wanted > 0) and "Traceback" not in said:
+    output = server.said.read_text(encoding="utf-8", errors="replace")
+    lines = [line for line in output.splitlines() if line.startswith("reflectrl: ")]
+    if code == wanted and len(lines) == (wanted > 0) and "Traceback" not in output:
         return ""
-    return f"exit code {code}, said {said[-1000:]!r}"
+    return f"exit code {code}, said {output[-1000:]!r}"
 
 
 def newest_state(run: Path) -> Path | None:
@@ -293,12 +293,12 @@ def damaged(run: Path, rng: random.Random) -> str:
 def drills(server: Server, asked: Asked, workspace: Path) -> Iterator[Drill]:
     """Yield each drill as soon as it is done. Folders of failed drills are kept."""
     (workspace / "drill.toml").write_text(RECIPE, encoding="utf-8")
-    whole = workspace / "whole"
-    whole.mkdir()
+    undisturbed = workspace / "whole"
+    undisturbed.mkdir()
     start = time.perf_counter()
-    if server.run(whole) != 0:
+    if server.run(undisturbed) != 0:
         raise SystemExit(server.said.read_text(encoding="utf-8"))
-    seconds, wanted = time.perf_counter() - start, ending(whole / "run")
+    seconds, wanted = time.perf_counter() - start, ending(undisturbed / "run")
     yield from interrupted(server, asked, workspace, seconds, wanted)
     if asked.small is not None:
         yield from crowded(server, asked, seconds, wanted)
@@ -306,10 +306,10 @@ def drills(server: Server, asked: Asked, workspace: Path) -> Iterator[Drill]:
     learning = [folder for folder in unfinished if newest_state(folder / "run")]
     if asked.newest and not learning:
         learning = [killed_while_learning(server, workspace / "learning", asked.seed)]
-    for number in range(asked.newest + asked.corruptions):
-        rng = random.Random(f"{asked.seed} corruption {number}")
-        folder = workspace / f"corruption-{number}"
-        among, harm = (learning, newest_damaged) if number < asked.newest else (unfinished, damaged)
+    for index in range(asked.newest + asked.corruptions):
+        rng = random.Random(f"{asked.seed} corruption {index}")
+        folder = workspace / f"corruption-{index}"
+        among, harm = (learning, newest_damaged) if index < asked.newest else (unfinished, damaged)
         shutil.copytree(rng.choice(among), folder)
         yield tidied(judged(server, folder, harm(folder / "run", rng), wanted), folder)
 
@@ -324,8 +324,8 @@ def killed_while_learning(server: Server, folder: Path, seed: int) -> Path:
 
     def wait(going_on: Callable[[], bool]) -> None:
         learners: set[Path] = set()
-        number = rng.randint(1, 4)  # so that not only the first training is disturbed
-        while going_on() and len(learners) < number:
+        count = rng.randint(1, 4)  # so that not only the first training is disturbed
+        while going_on() and len(learners) < count:
             learners.update(path.parent for path in folder.glob("run/checkpoints/*/*.learner/state.safetensors"))
             time.sleep(0.002)
 
@@ -343,14 +343,14 @@ def interrupted(
 ) -> Iterator[Drill]:
     """Yield drills with runs ended by a signal at a random moment. Copies of their folders are kept for later."""
     least = 1 if asked.newest or asked.corruptions else 0
-    for number in range(max(asked.kills + asked.terms, least)):
-        by_term = number >= max(asked.kills, least if not asked.terms else 0)
-        rng = random.Random(f"{asked.seed} kill {number}")
-        folder = workspace / f"kill-{number}"
+    for index in range(max(asked.kills + asked.terms, least)):
+        by_term = index >= max(asked.kills, least if not asked.terms else 0)
+        rng = random.Random(f"{asked.seed} kill {index}")
+        folder = workspace / f"kill-{index}"
         after, code = ended(server, folder, rng, seconds, terminate if by_term else kill)
         what = f"{'terminated' if by_term else 'killed'} after {after:.2f} s"
         why = complaint(server, code, 143) if by_term and code != -signal.SIGTERM else ""  # else: before it was ready
-        shutil.copytree(folder, workspace / f"unfinished-{number}")
+        shutil.copytree(folder, workspace / f"unfinished-{index}")
         yield tidied(Drill(what, TRACEBACK, why) if why else judged(server, folder, what, wanted), folder)
 
 
@@ -358,9 +358,9 @@ def crowded(server: Server, asked: Asked, seconds: float, wanted: dict[str, byte
     """Yield drills with runs whose disk is filled at a random moment. They continue when there is space again."""
     assert asked.small is not None
     (asked.small / "drill.toml").write_text(RECIPE, encoding="utf-8")
-    for number in range(asked.full):
-        rng = random.Random(f"{asked.seed} full {number}")
-        folder = asked.small / f"full-{number}"
+    for index in range(asked.full):
+        rng = random.Random(f"{asked.seed} full {index}")
+        folder = asked.small / f"full-{index}"
         after, code = ended(server, folder, rng, seconds, lambda child: fill(asked.small))
         what = f"disk full after {after:.2f} s"
         why = complaint(server, code, 2)
@@ -395,31 +395,33 @@ def is_bad(drill: Drill) -> bool:
 def main(words: Sequence[str] | None = None) -> int:
     """Run the drills. Return 1 if any of them failed."""
     parser: Any = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    whole = Asked()
-    parser.add_argument("--kills", type=int, default=whole.kills, metavar="N", help="runs that are ended by SIGKILL")
-    parser.add_argument("--terms", type=int, default=whole.terms, metavar="N", help="runs that are ended by SIGTERM")
-    parser.add_argument("--full", type=int, default=whole.full, metavar="N", help="runs whose disk is filled")
-    parser.add_argument("--newest", type=int, default=whole.newest, metavar="N", help="newest states that are damaged")
+    defaults = Asked()
+    parser.add_argument("--kills", type=int, default=defaults.kills, metavar="N", help="runs that are ended by SIGKILL")
+    parser.add_argument("--terms", type=int, default=defaults.terms, metavar="N", help="runs that are ended by SIGTERM")
+    parser.add_argument("--full", type=int, default=defaults.full, metavar="N", help="runs whose disk is filled")
     parser.add_argument(
-        "--corruptions", type=int, default=whole.corruptions, metavar="N", help="files that are damaged"
+        "--newest", type=int, default=defaults.newest, metavar="N", help="newest states that are damaged"
+    )
+    parser.add_argument(
+        "--corruptions", type=int, default=defaults.corruptions, metavar="N", help="files that are damaged"
     )
     parser.add_argument("--seed", type=int, default=0, help="of moments, files and damages")
     parser.add_argument("--small", type=Path, help="a folder on a small disk of its own, needed for --full")
-    asked = Asked(**vars(parser.parse_args(words)))
-    if asked.full and asked.small is None:
+    options = Asked(**vars(parser.parse_args(words)))
+    if options.full and options.small is None:
         parser.error("--full needs --small")
-    place = Path(tempfile.mkdtemp(prefix="drills-"))
-    found = []
-    with serving(place / "said") as server:
-        for drill in drills(server, asked, place):
-            found.append(drill)
+    workspace = Path(tempfile.mkdtemp(prefix="drills-"))
+    outcomes = []
+    with serving(workspace / "said") as server:
+        for drill in drills(server, options, workspace):
+            outcomes.append(drill)
             print(": ".join(filter(None, drill)), flush=True)
-    print(f"\n{table(found)}", end="")
-    bad = any(map(is_bad, found))
+    print(f"\n{table(outcomes)}", end="")
+    bad = any(map(is_bad, outcomes))
     if bad:
-        print(f"the folders of those that went wrong are in {place}")
+        print(f"the folders of those that went wrong are in {workspace}")
     else:
-        shutil.rmtree(place)
+        shutil.rmtree(workspace)
     return int(bad)
 
 

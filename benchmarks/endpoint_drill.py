@@ -41,20 +41,20 @@ class Faulty(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         server: Any = self.server
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][0]["content"]
+        question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][0]["content"]
         with server.lock:
             server.received += 1
             bad = server.rng.random() < server.share
             fault = server.rng.choice(FAULTS) if bad else ""
             server.faults[fault] += 1
-            server.answered[asked] += not fault
+            server.answered[question] += not fault
         if fault == "drop":
             self.close_connection = True
             return
         if fault == "slow":
             time.sleep(TIMEOUT * 1.5)
         body = json.dumps({
-            "choices": [{"index": 0, "message": {"role": "assistant", "content": asked}}],
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": question}}],
             "usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12},
         }).encode()  # fmt: skip
         body = b'{"choices": [{' if fault == "garbage" else b"{}" if fault.isdigit() else body
@@ -106,26 +106,30 @@ def drill(folder: Path, questions: int, kills: int, share: float = 0.2) -> dict[
         return subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
 
     try:
-        for number in range(kills):
-            kill_at(started(budget), journal, questions * (number + 1) // (kills + 2))
+        for kill_index in range(kills):
+            kill_at(started(budget), journal, questions * (kill_index + 1) // (kills + 2))
         stopped = started(small)
-        said = stopped.communicate()[1]
-        assert stopped.returncode == 1 and f"the budget is spent (max_requests = {small})" in said, said
+        stderr = stopped.communicate()[1]
+        assert stopped.returncode == 1 and f"the budget is spent (max_requests = {small})" in stderr, stderr
         assert server.received <= small, "the small budget was exceeded"
         last = started(budget)
-        said = last.communicate()[1]
-        assert last.returncode == 0, said
+        stderr = last.communicate()[1]
+        assert last.returncode == 0, stderr
     finally:
         server.shutdown()
         server.server_close()
     answers = json.loads(journal.with_suffix(".out").read_text(encoding="utf-8"))
     assert answers == [str(i) for i in range(questions)], "an answer is wrong or missing"
-    kept, keys = Journal(journal), answered_in(journal)
-    assert len(keys) == questions == len(kept) and set(keys.values()) == {1}, "a question was answered twice, or never"
+    reopened, keys = Journal(journal), answered_in(journal)
+    assert len(keys) == questions == len(reopened) and set(keys.values()) == {1}, (
+        "a question was answered twice, or never"
+    )
     twice = server.answered.total() - questions
     assert len(server.answered) == questions and twice <= kills * CONCURRENCY, "what was answered was asked again"
-    assert server.received <= kept.spent.requests <= budget, "the journal does not cover what was sent, or the budget"
-    return {"questions": questions, "killed": kills, "received": server.received, "noted": kept.spent.requests,
+    assert server.received <= reopened.spent.requests <= budget, (
+        "the journal does not cover what was sent, or the budget"
+    )
+    return {"questions": questions, "killed": kills, "received": server.received, "noted": reopened.spent.requests,
             "small_budget": small, "budget": budget, "answered_again_after_kills": twice,
             "faults": dict(server.faults)}  # fmt: skip
 
@@ -158,9 +162,9 @@ def main(words: list[str]) -> int:
         ask_all(words[0], Path(words[1]), int(words[2]), int(words[3]))
         return 0
     with tempfile.TemporaryDirectory() as name:
-        found = drill(Path(name), 1000, 5)
-    assert set(FAULTS) <= set(found["faults"]), "a fault did not occur"
-    print(json.dumps(found))
+        counts = drill(Path(name), 1000, 5)
+    assert set(FAULTS) <= set(counts["faults"]), "a fault did not occur"
+    print(json.dumps(counts))
     return 0
 
 

@@ -110,7 +110,7 @@ def without(part: str, work: Callable[[], float]) -> float:
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """Return a row per part."""
-    found: dict[str, dict[str, Any]] = {part: {"part": part} for part in PARTS}
+    rows_by_part: dict[str, dict[str, Any]] = {part: {"part": part} for part in PARTS}
     for size, name, batch in settings.cells():
         kinds = {
             "play": partial(play, equal=False),
@@ -125,8 +125,8 @@ def rows(settings: Settings) -> list[dict[str, Any]]:
             cell = f"{kind}, {size}, {name}, {batch}"
             note({"cell": cell} | {part: seconds[part] / seconds["on"] for part in PARTS})
             for part in PARTS:
-                found[part][cell] = seconds[part] / seconds["on"]
-    return [*found.values(), loader(settings)]
+                rows_by_part[part][cell] = seconds[part] / seconds["on"]
+    return [*rows_by_part.values(), loader(settings)]
 
 
 LOADERS = {

@@ -235,8 +235,8 @@ def difference(lm: LanguageModel) -> float:
         core.zero_grad()
         logits_PV.log_softmax(-1)[:, 7].sum().backward()
         gradients.append(torch.cat([p.grad.flatten() for p in core.parameters() if p.grad is not None]))
-    apart = float((gradients[0] - gradients[1]).norm() / gradients[1].norm().clamp(min=1e-9))
-    return max(apart, float(((found_PV - own_PV).abs() / (1 + own_PV.abs())).max().detach()))
+    gradient_gap = float((gradients[0] - gradients[1]).norm() / gradients[1].norm().clamp(min=1e-9))
+    return max(gradient_gap, float(((found_PV - own_PV).abs() / (1 + own_PV.abs())).max().detach()))
 
 
 def row_of(name: str) -> dict[str, Any]:
@@ -246,8 +246,8 @@ def row_of(name: str) -> dict[str, Any]:
         model = tiny_model(name)
         model.set_attn_implementation("eager")
         lm = LanguageModel(model, Marks(), context=64)
-        lm.engine_options, said = find_exact_options(lm, name)
-        return {**row, "runs by": way_of(lm), "difference": difference(lm), "why": "; ".join(said)[:90]}
+        lm.engine_options, warnings = find_exact_options(lm, name)
+        return {**row, "runs by": way_of(lm), "difference": difference(lm), "why": "; ".join(warnings)[:90]}
     except UserError as error:
         return {**row, "runs by": "refused", "why": str(error)[:90]}
     except Exception as error:  # our options do not fit this family

@@ -149,8 +149,8 @@ def play(recipe: Recipe) -> None:
     """Play a few steps of all episodes side by side."""
     policy, second = players(recipe)
     jobs = [Job(task, i) for i, task in enumerate(filling().tasks("train")[: recipe.eval.batch])]
-    told = rollout(jobs, filling, make_policy(recipe, policy), make_reflector(recipe, second), recipe.eval.batch)
-    assert len(list(told)) == len(jobs)
+    episodes = rollout(jobs, filling, make_policy(recipe, policy), make_reflector(recipe, second), recipe.eval.batch)
+    assert len(list(episodes)) == len(jobs)
 
 
 def sft(recipe: Recipe) -> None:
@@ -161,16 +161,16 @@ def sft(recipe: Recipe) -> None:
         Example(tuple(words.integers(5, 250, size=length).tolist()), length - length // 10)
         for _ in range(2 * recipe.sft.batch_size)
     ]
-    with tempfile.TemporaryDirectory() as place:
-        train_sft(lm, rows, rows[: recipe.sft.eval_rows], recipe.sft, 0, lambda metrics: None, Path(place) / "learner")
+    with tempfile.TemporaryDirectory() as folder:
+        train_sft(lm, rows, rows[: recipe.sft.eval_rows], recipe.sft, 0, lambda metrics: None, Path(folder) / "learner")
 
 
 def rl(recipe: Recipe) -> None:
     """Update the policy twice beside the reflector. Only in the second update do the optimiser's moments exist."""
     policy, second = (make(recipe, lm) for make, lm in zip((make_policy, make_reflector), players(recipe), strict=True))
     rollouts = EpisodeRollouts(cast(Any, policy), cast(Any, second), filling, recipe.rl, 0)
-    with tempfile.TemporaryDirectory() as place:
-        train_online(rollouts, recipe.rl, 0, lambda metrics: None, Path(place) / "learner")
+    with tempfile.TemporaryDirectory() as folder:
+        train_online(rollouts, recipe.rl, 0, lambda metrics: None, Path(folder) / "learner")
 
 
 RUNS = {"play": play, "sft": sft, "rl": rl}
@@ -185,11 +185,11 @@ def peak_of(run: Callable[[Recipe], None], recipe: Recipe) -> int | None:
     child.start()
     there.close()
     try:
-        found: int = here.recv()
+        peak: int = here.recv()
     except EOFError:
         raise RuntimeError(f"the process that measured {run.__name__} has ended") from None
     child.join()
-    return found
+    return peak
 
 
 def _send_growth(there: Any, run: Callable[[Recipe], None], recipe: Recipe) -> None:
@@ -219,14 +219,14 @@ def make_gpt2(folder: Path) -> None:
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """Return a row per model, kind of training, precision and stage."""
-    found = []
-    with tempfile.TemporaryDirectory() as place:
+    table_rows = []
+    with tempfile.TemporaryDirectory() as folder:
         models = {"SmolLM2-135M" if "smollm2" in settings.model else settings.model: settings.model}
         models = {} if not settings.model else models
         if settings.gpt2:
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-                process.submit(make_gpt2, Path(place)).result()
-            models["GPT-2 small"] = place
+                process.submit(make_gpt2, Path(folder)).result()
+            models["GPT-2 small"] = folder
         for name, source in models.items():
             for dtype in settings.dtypes:
                 for training in settings.trainings:
@@ -235,11 +235,11 @@ def rows(settings: Settings) -> list[dict[str, Any]]:
                     assert need is not None
                     for stage in settings.stages:
                         peak = peak_of(RUNS[stage], recipe)
-                        told = getattr(need, stage)
+                        estimated = getattr(need, stage)
                         row = {"model": name, "training": training, "dtype": dtype, "stage": stage}
-                        measured = {"measured GiB": peak / GIB, "ratio": told / peak} if peak else {}
-                        found.append(note({**row, "estimate GiB": told / GIB, **measured}))
-    return found
+                        measured = {"measured GiB": peak / GIB, "ratio": estimated / peak} if peak else {}
+                        table_rows.append(note({**row, "estimate GiB": estimated / GIB, **measured}))
+    return table_rows
 
 
 if __name__ == "__main__":

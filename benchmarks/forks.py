@@ -184,11 +184,11 @@ class Forks:
         timeout: float | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program to its end, as `subprocess.run` does with text."""
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            given.write(input.encode())
-            for stream in (given, out, err):
+        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            stdin.write(input.encode())
+            for stream in (stdin, out, err):
                 stream.seek(0)
-            code = self.start(words, cwd, env, given.fileno(), out.fileno(), err.fileno()).wait(timeout)
+            code = self.start(words, cwd, env, stdin.fileno(), out.fileno(), err.fileno()).wait(timeout)
             for stream in (out, err):
                 stream.seek(0)
             return subprocess.CompletedProcess(list(words), code, out.read().decode(), err.read().decode())
@@ -240,10 +240,10 @@ def _start(connection: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the server may have been started in the background
     if own_session:
         os.setsid()
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        os.dup2(streams[number], number)
-        os.close(streams[number])
-        _reopen(number, name)
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        os.dup2(streams[descriptor], descriptor)
+        os.close(streams[descriptor])
+        _reopen(descriptor, name)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)

@@ -143,9 +143,9 @@ def parts(settings: Settings, models: Path) -> Iterator[Part]:
     variables = {"REFLECTRL_DEVICE": device, "CUDA_VISIBLE_DEVICES": "" if tiny else "0"}
     yield Part("tests", pytest, 200, variables, TESTED)
 
-    made = ("--names", *(shape.name for shape in shapes), "--device", device)
+    arguments = ("--names", *(shape.name for shape in shapes), "--device", device)
     if not settings.models:
-        yield Part("models", ("-m", "benchmarks.shapes", str(models), *made), 90, chain=MADE)
+        yield Part("models", ("-m", "benchmarks.shapes", str(models), *arguments), 90, chain=MADE)
 
     common = ("--device", device, "--workloads", "taxi", "--shares", "0.5", "--heavy", "1e18", "--operations", "off")
     repetitions = ("--repetitions", "1" if tiny else str(settings.repetitions))
@@ -171,8 +171,8 @@ def _memory(tiny: bool, device: str, models: Path) -> Iterator[Part]:
     shape = ("--context", "128", "--batch", "2") if tiny else ("--context", "512", "--batch", "16")
     for name in ("tiny",) if tiny else ("smollm2-135m", "llama-1.5b"):
         words = ("-m", "benchmarks.fitting", "--model", str(models / name), "--no-gpt2", "--device", device, *shape)
-        some = ("--trainings", "LoRA", "--dtypes", "bfloat16") if name != "smollm2-135m" else ()
-        yield Part(f"memory {name}", (*words, *some), 60, chain="memory")
+        extra = ("--trainings", "LoRA", "--dtypes", "bfloat16") if name != "smollm2-135m" else ()
+        yield Part(f"memory {name}", (*words, *extra), 60, chain="memory")
 
 
 def _recipes(tiny: bool, device: str, models: Path) -> Iterator[Part]:
@@ -272,17 +272,17 @@ def _kill(group: int, stopped: threading.Event) -> None:
     """End all processes of a part. Those in Python first say where they are."""
     stopped.set()
     with contextlib.suppress(ProcessLookupError):  # they have ended by themselves
-        for number in (signal.SIGABRT, signal.SIGKILL):
-            os.killpg(group, number)
+        for signal_number in (signal.SIGABRT, signal.SIGKILL):
+            os.killpg(group, signal_number)
             time.sleep(1)
 
 
 def _row(line: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
+        row = json.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return row if isinstance(row, dict) else None
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -295,13 +295,13 @@ def machine(device: str) -> dict[str, Any]:
         f"TFLOP/s {name}": gemm_rate(dtype, device) / 1e12
         for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32))
     }
-    whole = torch.empty(2**30, dtype=torch.uint8, device=device)
-    copy = torch.empty_like(whole)
+    source = torch.empty(2**30, dtype=torch.uint8, device=device)
+    copy = torch.empty_like(source)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    copy.copy_(whole)
+    copy.copy_(source)
     start.record()
     for _ in range(20):
-        copy.copy_(whole)
+        copy.copy_(source)
     end.record()
     torch.cuda.synchronize()
     about |= {"card": torch.cuda.get_device_name(), "GiB": total / 2**30, "free GiB": free / 2**30, **rates}
@@ -330,8 +330,8 @@ def measure(settings: Settings, forks: Forks | None = None) -> list[dict[str, An
     minutes = settings.minutes * (PATIENCE if settings.rehearse else 1)
     end, results = time.perf_counter() + 60 * minutes, Results(settings.out, forks)
     results.add(machine("cpu" if settings.rehearse else settings.device))
-    with tempfile.TemporaryDirectory() as place:
-        models = Path(settings.models) if settings.models else Path(place) / "models"
+    with tempfile.TemporaryDirectory() as temporary:
+        models = Path(settings.models) if settings.models else Path(temporary) / "models"
         chains: dict[str, list[Part]] = {TESTED: [], MADE: [], "": []}
         for part in parts(settings, models):
             if not settings.only or part.name.startswith((*settings.only, "models")):
@@ -364,7 +364,7 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         kind = "ended" if "ended" in row else str(row.get("program") or row["part"]).partition(" ")[0]
         kinds.setdefault(kind, []).append(row)
-    return "\n".join(f"## {kind}\n\n{report(some, False)}" for kind, some in kinds.items())
+    return "\n".join(f"## {kind}\n\n{report(of_kind, False)}" for kind, of_kind in kinds.items())
 
 
 if __name__ == "__main__":

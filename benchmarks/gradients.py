@@ -90,8 +90,8 @@ def estimates(
     critic = wrong_critic(policy, seed) if config.baseline == "critic" else None
     rollouts = EpisodeRollouts(policy, None, Treasure, config, seed)
     trainer, means = Recorder(policy, critic), []
-    for number in range(max(2, episodes // batch)):
-        collected = rollouts.collect(number, critic)
+    for index in range(max(2, episodes // batch)):
+        collected = rollouts.collect(index, critic)
         if spoil is not None:
             spoil(collected)
         update(trainer, critic, collected, config, epochs=1)
@@ -202,8 +202,10 @@ class Settings:
 def make_policy(folder: Path, seed: int = 0) -> Policy:
     """Make a GPT-2 with a single layer. Its weights are large enough to prefer some actions to others."""
     shape = ModelConfig(layers=1, width=32, heads=2, context=64, vocab=280, mixed_precision="off", device="cpu")
-    places = [seen(treasure, room) for treasure in range(ROOMS) for room in range(ROOMS)]
-    save_scratch(folder, shape, [f"{place.state} {' '.join(place.actions)}" for place in places], 3, seed)
+    observations = [seen(treasure, room) for treasure in range(ROOMS) for room in range(ROOMS)]
+    save_scratch(
+        folder, shape, [f"{observation.state} {' '.join(observation.actions)}" for observation in observations], 3, seed
+    )
     policy = Policy(load_model(folder, shape))
     generator = torch.Generator().manual_seed(named_seed(seed, "preferences") % 2**63)
     with torch.no_grad():
@@ -216,14 +218,14 @@ def make_policy(folder: Path, seed: int = 0) -> Policy:
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """Return a line of the table per setting."""
     with tempfile.TemporaryDirectory() as folder:
-        policy, found = make_policy(Path(folder), settings.seed), []
+        policy, table_rows = make_policy(Path(folder), settings.seed), []
     for row in ROWS:
         if row.name.startswith(settings.rows):
             truth = exact(policy, row.settings.get("temperature", 1.0))
             measured = compare(estimates(policy, row.settings, settings.episodes, settings.batch, settings.seed), truth)
             columns = {name: f"{value:.3f}" for name, value in measured._asdict().items()}
-            found.append(note({"key": row.name, **columns, "bias": row.bias}))
-    return found
+            table_rows.append(note({"key": row.name, **columns, "bias": row.bias}))
+    return table_rows
 
 
 if __name__ == "__main__":

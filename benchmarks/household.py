@@ -79,16 +79,16 @@ class Household(TextEnv):
         if verb == "go":
             self._visits += 1
             self.place = self._next_place
-            told = f"You arrive at the {self.place}. On it you see {self._seen()}."
+            message = f"You arrive at the {self.place}. On it you see {self._seen()}."
         elif verb == "take":
             self.carried = what.removeprefix("the ").partition(" from ")[0]
             self._move(drop=self.carried)
-            told = f"You pick up the {self.carried} from the {self.place}. There remains {self._seen()}."
+            message = f"You pick up the {self.carried} from the {self.place}. There remains {self._seen()}."
         else:
             self._move(add=self.carried)
-            told = f"You put the {self.carried} on the {self.place}. On it you see {self._seen()}."
+            message = f"You put the {self.carried} on the {self.place}. On it you see {self._seen()}."
             self.carried = None
-        self._past += f"> {action}\n{told}\n"
+        self._past += f"> {action}\n{message}\n"
         over = self.elapsed + 1 == self.horizon
         return Outcome(float(over), terminated=over, success=over)
 
@@ -121,14 +121,14 @@ class Household(TextEnv):
         return f"Your task: {self.goal}. You are at {self.place} and carry {carried}.\n"
 
     def legal_actions(self) -> Sequence[str]:
-        place, held = self.place, self._held[self.place]
+        place, contents = self.place, self._held[self.place]
         if self.carried:
             uses = (f"{verb} the {self.carried} {where}" for verb, where in USES)
             here = [f"put the {self.carried} on the {place}", *uses]
         else:
-            here = [f"take the {thing} from the {place}" for thing in held]
+            here = [f"take the {thing} from the {place}" for thing in contents]
         moves = [f"go to the {other}" for other in PLACES if other != place]
-        looks = [f"examine the {thing} on the {place}" for thing in held]
+        looks = [f"examine the {thing} on the {place}" for thing in contents]
         return (*here, *moves, "look around", "check inventory", *looks)[:LISTED]
 
     def get_state(self) -> Any:
@@ -141,12 +141,12 @@ class Household(TextEnv):
 def _furnished(rng: np.random.Generator) -> dict[str, list[str]]:
     """Place things at the start: each place has things of different kinds. Copies of a kind are numbered from 1."""
     copies: Counter[str] = Counter()
-    held: dict[str, list[str]] = {}
+    contents: dict[str, list[str]] = {}
     for place in PLACES:
         kinds = [str(kind) for kind in rng.choice(THINGS, HELD_BY_A_PLACE, replace=False)]
         copies.update(kinds)
-        held[place] = [f"{kind} {copies[kind]}" for kind in kinds]
-    return held
+        contents[place] = [f"{kind} {copies[kind]}" for kind in kinds]
+    return contents
 
 
 def listing(names: Sequence[str]) -> str:

@@ -29,8 +29,8 @@ EPISODES, ROLLOUTS, LENGTH = 64, 4, 57
 def jobs_of(number: int) -> list[Job]:
     """Draw the training tasks of a rollout as RL draws them."""
     tasks = GuidedTaxi().tasks("train")
-    chosen = np.random.default_rng(number).choice(len(tasks), size=EPISODES, replace=len(tasks) < EPISODES)
-    return [Job(tasks[int(i)], 1000 * number + k) for k, i in enumerate(chosen)]
+    indices = np.random.default_rng(number).choice(len(tasks), size=EPISODES, replace=len(tasks) < EPISODES)
+    return [Job(tasks[int(i)], 1000 * number + k) for k, i in enumerate(indices)]
 
 
 def row(size: str, settings: Settings) -> dict[str, Any]:
@@ -45,11 +45,9 @@ def row(size: str, settings: Settings) -> dict[str, Any]:
         policy = Policy(policy_lm, Sampling(1.0), memory=memory)
         reflector = Reflector(reflector_lm, LENGTH, Sampling(0.0), memory=memory)
         total, steps = 0.0, 0
-        for number in range(ROLLOUTS):
+        for index in range(ROLLOUTS):
             episodes: list[Any] = []
-            total += timed(
-                lambda n=number, e=episodes: e.extend(rollout(jobs_of(n), GuidedTaxi, policy, reflector, 64))
-            )
+            total += timed(lambda n=index, e=episodes: e.extend(rollout(jobs_of(n), GuidedTaxi, policy, reflector, 64)))
             steps += sum(len(episode.steps) for episode in episodes)
             policy.clear_cache()
         return total, policy, reflector

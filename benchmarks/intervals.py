@@ -87,7 +87,7 @@ def probability_of_improvement(ours: Sequence[Sequence[float]], theirs: Sequence
         theirs: the same for the other arm, over the same tasks.
     """
     wins = []
-    for one, other in zip(ours, theirs, strict=True):
-        difference = np.asarray(one, dtype=float)[:, None] - np.asarray(other, dtype=float)[None]
+    for our_scores, their_scores in zip(ours, theirs, strict=True):
+        difference = np.asarray(our_scores, dtype=float)[:, None] - np.asarray(their_scores, dtype=float)[None]
         wins.append(float((difference > 0).mean() + (difference == 0).mean() / 2))
     return float(np.mean(wins))

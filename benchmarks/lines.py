@@ -29,11 +29,11 @@ def code_lines(text: str) -> int:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             docstrings |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    found = set[int]()
+    token_lines = set[int]()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in EMPTY:
-            found |= set(range(token.start[0], token.end[0] + 1))
-    return len(found - docstrings)
+            token_lines |= set(range(token.start[0], token.end[0] + 1))
+    return len(token_lines - docstrings)
 
 
 def row_of(path: Path) -> str:
@@ -48,18 +48,18 @@ def row_of(path: Path) -> str:
 
 def main() -> None:
     """Print the table."""
-    code, whole, files = Counter[str](), Counter[str](), Counter[str]()
+    code, lines, files = Counter[str](), Counter[str](), Counter[str]()
     for folder in ("src", "tests", "benchmarks"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             text, row = path.read_text(encoding="utf-8"), row_of(path)
             code[row] += code_lines(text)
-            whole[row] += len(text.splitlines())
+            lines[row] += len(text.splitlines())
             files[row] += 1
     print(f"{'':22}{'files':>8}{'lines':>9}{'of code':>9}")
     inside = [row for row in code if not row.endswith("/")]
     for row in [*sorted(code, key=lambda row: (row.endswith("/"), -code[row]))]:
-        print(f"{row:22}{files[row]:8,}{whole[row]:9,}{code[row]:9,}")
-    total = [sum(counts[row] for row in inside) for counts in (files, whole, code)]
+        print(f"{row:22}{files[row]:8,}{lines[row]:9,}{code[row]:9,}")
+    total = [sum(counts[row] for row in inside) for counts in (files, lines, code)]
     print(f"{'the package':22}{total[0]:8,}{total[1]:9,}{total[2]:9,}")
 
 

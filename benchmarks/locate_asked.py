@@ -24,9 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("questions", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     shares: dict[str, float] = {}
-    for path in given.questions:
+    for path in args.questions:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         holding = Counter(word for row in rows for word in set(words(row["question"])))
         repositories = Counter(word for row in _first_of_each(rows) for word in row)
@@ -34,16 +34,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if repositories[word] > 1:
                 shares[word] = max(shares.get(word, 0.0), count / len(rows))
     lines = [f"{word} {share:.4f}" for word, share in sorted(shares.items()) if share >= LEAST]
-    given.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"{len(lines)} words")
 
 
 def _first_of_each(rows: Sequence[dict[str, str]]) -> list[set[str]]:
     """Return the words that are asked about each repository."""
-    found: dict[str, set[str]] = {}
+    words_by_repository: dict[str, set[str]] = {}
     for row in rows:
-        found.setdefault(row["repo"], set()).update(words(row["question"]))
-    return list(found.values())
+        words_by_repository.setdefault(row["repo"], set()).update(words(row["question"]))
+    return list(words_by_repository.values())
 
 
 if __name__ == "__main__":

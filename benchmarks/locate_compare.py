@@ -65,19 +65,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folds", type=Path, required=True)
     parser.add_argument("--most", type=int, default=25, help="questions about each repository")
     parser.add_argument("--out", type=Path, help="write the rank of the answer in every search, a line per question")
-    given = parser.parse_args(arguments)
-    rows = [json.loads(line) for line in given.questions.read_text(encoding="utf-8").splitlines()]
-    rankers = Rankers([Set.load(path) for path in given.sets], given.folds)
+    args = parser.parse_args(arguments)
+    rows = [json.loads(line) for line in args.questions.read_text(encoding="utf-8").splitlines()]
+    rankers = Rankers([Set.load(path) for path in args.sets], args.folds)
     results: list[dict[str, object]] = []
     for name in dict.fromkeys(row["repo"] for row in rows):
-        root = tree_of(name, given.trees)
+        root = tree_of(name, args.trees)
         engine = Engine(root) if root is not None else None
         if engine is None or root is None or len(engine.index.corpus) < SMALLEST_TREE:
             print(f"{name}: no tree, or too few files")
             continue
         searches = baselines(engine, root)
-        asked = [row for row in rows if row["repo"] == name][: given.most]
-        for row in asked:
+        repo_rows = [row for row in rows if row["repo"] == name][: args.most]
+        for row in repo_rows:
             gold = gold_files(row["gold"], engine.index.corpus.paths)
             inquiry = Inquiry.of(row["question"])
             if gold and inquiry.forms:
@@ -87,8 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 about = {"repo": name, "dominant": bool(row.get("dominant")), "claimed": claimed}
                 results.append(about | {"ranks": ranks})
         print(f"{name}: {sum(each['repo'] == name for each in results)} questions", flush=True)
-        if given.out is not None:
-            given.out.write_text("".join(json.dumps(each) + "\n" for each in results), encoding="utf-8")
+        if args.out is not None:
+            args.out.write_text("".join(json.dumps(each) + "\n" for each in results), encoding="utf-8")
     report(results)
 
 
@@ -108,17 +108,17 @@ class Rankers:
     def orders(self, engine: Engine, inquiry: Inquiry, repository: str) -> tuple[dict[str, Order], float]:
         """Return the rankings of `locate` and of what it is made of, and the probability claimed for its first file."""
         candidates, paths = engine.candidates(inquiry), engine.index.corpus.paths
-        found = [paths[file] for file in candidates.files.tolist()]
-        fold = next((number for number, names in enumerate(self._folds) if repository in names), None)
+        candidate_paths = [paths[file] for file in candidates.files.tolist()]
+        fold = next((i for i, names in enumerate(self._folds) if repository in names), None)
         ranker = shipped_ranker() if fold is None else self._load(f"{fold}.npz")
         plain = self._load(f"{len(self._folds) if fold is None else fold}-plain.npz")
         scores = ranker.scores(candidates.grounds)
-        order = _sorted(found, scores)
+        order = _sorted(candidate_paths, scores)
         orders = {
             "locate": order,
             "locate, first code file": code_first(order),
-            "locate without word vectors": _sorted(found, plain.scores(candidates.grounds * self._kept)),
-            "sum of grounds by hand": _sorted(found, _by_hand(candidates)),
+            "locate without word vectors": _sorted(candidate_paths, plain.scores(candidates.grounds * self._kept)),
+            "sum of grounds by hand": _sorted(candidate_paths, _by_hand(candidates)),
         }
         return orders, float(ranker.probabilities(scores).max(initial=0.0))
 
@@ -129,7 +129,7 @@ def _load(folder: Path, name: str) -> Ranker:
 
 
 def _sorted(paths: Sequence[str], scores: NDArray[np.float32]) -> Order:
-    return [paths[place] for place in np.argsort(-scores, kind="stable").tolist()]
+    return [paths[i] for i in np.argsort(-scores, kind="stable").tolist()]
 
 
 def _by_hand(candidates: Candidates) -> NDArray[np.float32]:
@@ -165,14 +165,16 @@ def baselines(engine: Engine, root: Path) -> dict[str, Search]:
 
 def _by_vectors(files: Sequence[ReadFile], meaning: Meaning) -> Search:
     """Rank files by the passage whose vector is most similar to the question's."""
-    passages = [count_words(file.passage_text(number)) for file in files for number in range(len(file.names))]
+    passages = [
+        count_words(file.passage_text(passage_index)) for file in files for passage_index in range(len(file.names))
+    ]
     owners = np.repeat(np.arange(len(files)), [len(file.names) for file in files])
     vectors = meaning.groups(passages, {})
 
     def search(question: str) -> Order:
         best = np.full(len(files), -1.0, np.float32)
         np.maximum.at(best, owners, vectors @ meaning.of(dict.fromkeys(words(question), 1.0)))
-        return [files[place].path for place in np.argsort(-best, kind="stable")[:LONGEST].tolist()]
+        return [files[file_index].path for file_index in np.argsort(-best, kind="stable")[:LONGEST].tolist()]
 
     return search
 
@@ -186,8 +188,12 @@ def _by_bm25s(files: Sequence[ReadFile]) -> Search:
 
     def search(question: str) -> Order:
         tokens = bm25s.tokenize(question, show_progress=False)
-        found, scores = index.retrieve(tokens, k=min(LONGEST, len(files)), show_progress=False)
-        return [files[place].path for place, score in zip(found[0].tolist(), scores[0], strict=True) if score > 0]
+        file_indices, scores = index.retrieve(tokens, k=min(LONGEST, len(files)), show_progress=False)
+        return [
+            files[file_index].path
+            for file_index, score in zip(file_indices[0].tolist(), scores[0], strict=True)
+            if score > 0
+        ]
 
     return search
 
@@ -199,20 +205,20 @@ def _by_semble(files: Sequence[ReadFile]) -> Search:
     from semble.tokens import tokenize
     from semble.types import Chunk
 
-    chunks = [
-        Chunk(file.passage_text(number), file.path, *file.span(number))
-        for file in files
-        for number in range(len(file.names))
-    ]
+    chunks = [Chunk(file.passage_text(i), file.path, *file.span(i)) for file in files for i in range(len(file.names))]
     index = BM25.empty()
-    for number, chunk in enumerate(chunks):
-        index.add_document(str(number), tokenize(f"{chunk.content} {Path(chunk.file_path).stem} {chunk.file_path}"))
-    index.set_doc_order([str(number) for number in range(len(chunks))])
+    for i, chunk in enumerate(chunks):
+        index.add_document(str(i), tokenize(f"{chunk.content} {Path(chunk.file_path).stem} {chunk.file_path}"))
+    index.set_doc_order([str(i) for i in range(len(chunks))])
 
     def search(question: str) -> Order:
         scores = index.get_scores(tokenize(question))
-        best = [place for place in np.argsort(-scores, kind="stable")[: 5 * LONGEST].tolist() if scores[place] > 0]
-        fused = {chunks[place]: 1.0 / (RRF + rank) for rank, place in enumerate(best, 1)}
+        best = [
+            chunk_index
+            for chunk_index in np.argsort(-scores, kind="stable")[: 5 * LONGEST].tolist()
+            if scores[chunk_index] > 0
+        ]
+        fused = {chunks[chunk_index]: 1.0 / (RRF + rank) for rank, chunk_index in enumerate(best, 1)}
         boost_multi_chunk_files(fused)
         ranked = rerank_topk(apply_query_boost(fused, question, chunks), LONGEST, penalise_paths=True)
         return list(dict.fromkeys(chunk.file_path for chunk, _ in ranked))
@@ -222,14 +228,16 @@ def _by_semble(files: Sequence[ReadFile]) -> Search:
 
 def _by_ripgrep(root: Path, searched: set[str], question: str) -> Order:
     """Rank files by the number of lines with a word of the question, as `rg` counts them."""
-    found = dict.fromkeys(word for word in re.findall(r"\w+", question.lower()) if len(word) > SHORTEST_WORD)
+    terms = dict.fromkeys(word for word in re.findall(r"\w+", question.lower()) if len(word) > SHORTEST_WORD)
     command = ["rg", "--count", "--ignore-case", "--no-messages", "--sort", "path", "--hidden", "--no-ignore"]
     output = subprocess.run(
-        [*command, "--word-regexp", "|".join(map(re.escape, found)), "."], cwd=root, capture_output=True, check=False
+        [*command, "--word-regexp", "|".join(map(re.escape, terms)), "."], cwd=root, capture_output=True, check=False
     ).stdout.decode("utf-8", "replace")
     counts = [line.rpartition(":") for line in output.splitlines()]
-    held = [(path.removeprefix("./"), int(count)) for path, _, count in counts if path.removeprefix("./") in searched]
-    return [path for path, _ in sorted(held, key=lambda pair: -pair[1])]
+    matches = [
+        (path.removeprefix("./"), int(count)) for path, _, count in counts if path.removeprefix("./") in searched
+    ]
+    return [path for path, _ in sorted(matches, key=lambda pair: -pair[1])]
 
 
 def _rank(order: Sequence[str], gold: set[str]) -> int:
@@ -257,13 +265,13 @@ def _report(title: str, results: Sequence[Mapping[str, object]]) -> None:
         for arm in results[0]["ranks"]  # type: ignore[attr-defined]
     }
     samples = np.random.default_rng(0).integers(0, len(results), (SAMPLES, len(results)))
-    for arm, found in arms.items():
+    for arm, ranks in arms.items():
         parts = [f"  {arm}"]
         for k in FIRST:
-            better = (arms["locate"] <= k).astype(float) - (found <= k)
+            better = (arms["locate"] <= k).astype(float) - (ranks <= k)
             low, high = np.percentile(better[samples].mean(axis=1) * 100, (2.5, 97.5))
             parts.append(
-                f"acc@{k} {100 * (found <= k).mean():.1f} ({100 * better.mean():+.1f} [{low:.1f}, {high:.1f}])"
+                f"acc@{k} {100 * (ranks <= k).mean():.1f} ({100 * better.mean():+.1f} [{low:.1f}, {high:.1f}])"
             )
         print(", ".join(parts))
 

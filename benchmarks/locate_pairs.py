@@ -41,16 +41,18 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--clones", type=Path, required=True)
     parser.add_argument("--splits", type=Path, default=Path(__file__).with_name("locate_splits.toml"))
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args(words)
+    args = parser.parse_args(words)
     pairs = PairCounts()
-    for tree in given.trees:
+    for tree in args.trees:
         pairs.add(_documented(tree))
-    for name in tomllib.loads(given.splits.read_text(encoding="utf-8"))["mined"]["train"]:
-        pairs.add(_committed(given.clones / name.replace("/", "+") / "repo"))
-    lines = [f"{word} {' '.join(f'{other}:{value:.2f}' for other, value in found)}" for word, found in pairs.partners()]
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print(f"{len(lines)} words, {given.out.stat().st_size:,} bytes")
+    for name in tomllib.loads(args.splits.read_text(encoding="utf-8"))["mined"]["train"]:
+        pairs.add(_committed(args.clones / name.replace("/", "+") / "repo"))
+    lines = [
+        f"{word} {' '.join(f'{other}:{value:.2f}' for other, value in partners)}" for word, partners in pairs.partners()
+    ]
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{len(lines)} words, {args.out.stat().st_size:,} bytes")
 
 
 class PairCounts:
@@ -66,29 +68,31 @@ class PairCounts:
     def add(self, observed: Iterable[tuple[set[str], set[str]]]) -> None:
         """Add the observations of a repository: words said about something, words of its name."""
         pairs: Counter[tuple[str, str]] = Counter()
-        for said, named in observed:
-            said, named = {w for w in said if w.isalpha()}, {w for w in named if w.isalpha()}
+        for said_words, name_words in observed:
+            said_words, name_words = {w for w in said_words if w.isalpha()}, {w for w in name_words if w.isalpha()}
             self.total += 1
-            self.said.update(said)
-            self.named.update(named)
-            pairs.update((one, other) for one in said for other in named if one != other)
+            self.said.update(said_words)
+            self.named.update(name_words)
+            pairs.update(
+                (said_word, name_word) for said_word in said_words for name_word in name_words if said_word != name_word
+            )
         # A pair that a repository repeats a thousand times must not outweigh all others.
         self.both.update({pair: min(times, 30) for pair, times in pairs.items()})
         self.repositories.update(pairs.keys())
 
     def partners(self) -> Iterator[tuple[str, list[tuple[str, float]]]]:
         """Yield words with their strongest partners."""
-        found: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
-        for (said, named), times in self.both.items():
-            if times < TIMES or self.repositories[said, named] < LEAST:
+        partners: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
+        for (said_word, name_word), times in self.both.items():
+            if times < TIMES or self.repositories[said_word, name_word] < LEAST:
                 continue
             joint = times / self.total
-            mutual = math.log(joint * self.total**2 / (self.said[said] * self.named[named]))
+            mutual = math.log(joint * self.total**2 / (self.said[said_word] * self.named[name_word]))
             strength = mutual / -math.log(joint)
             if strength >= STRENGTH:
-                found[said].append((named, strength))
-        for word in sorted(found):
-            yield word, sorted(found[word], key=lambda pair: -pair[1])[:PARTNERS]
+                partners[said_word].append((name_word, strength))
+        for word in sorted(partners):
+            yield word, sorted(partners[word], key=lambda pair: -pair[1])[:PARTNERS]
 
 
 def _documented(tree: Path) -> Iterator[tuple[set[str], set[str]]]:
@@ -103,9 +107,9 @@ def _documented(tree: Path) -> Iterator[tuple[set[str], set[str]]]:
         for definition in outline(path, read.text):
             if definition.doc and definition.kind in ("class", "function", "method", "constant"):
                 yield set(words(definition.doc)), set(words(definition.name))
-        said = about(path, read.text)
-        if said and not path.endswith((".md", ".rst", ".txt", ".json", ".csv")):
-            yield set(words(said)), set(words(path.rpartition("/")[2].partition(".")[0]))
+        summary = about(path, read.text)
+        if summary and not path.endswith((".md", ".rst", ".txt", ".json", ".csv")):
+            yield set(words(summary)), set(words(path.rpartition("/")[2].partition(".")[0]))
 
 
 def _committed(clone: Path) -> Iterator[tuple[set[str], set[str]]]:

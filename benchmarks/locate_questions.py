@@ -65,18 +65,18 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--splits", type=Path, default=Path(__file__).with_name("locate_splits.toml"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(words)
-    (given.out / "trees").mkdir(parents=True, exist_ok=True)
-    for split, names in tomllib.loads(given.splits.read_text(encoding="utf-8"))["mined"].items():
+    args = parser.parse_args(words)
+    (args.out / "trees").mkdir(parents=True, exist_ok=True)
+    for split, names in tomllib.loads(args.splits.read_text(encoding="utf-8"))["mined"].items():
         rows = []
         for name in names:
-            clone = given.clones / name.replace("/", "+") / "repo"
-            rng = random.Random(named_seed("locate-questions", given.seed, name))
-            found = list(_questions(clone, name, given.out / "trees" / name.replace("/", "+"), rng))
-            rows += found
-            print(f"{split} {name}: {len(found)} questions", flush=True)
+            clone = args.clones / name.replace("/", "+") / "repo"
+            rng = random.Random(named_seed("locate-questions", args.seed, name))
+            questions = list(_questions(clone, name, args.out / "trees" / name.replace("/", "+"), rng))
+            rows += questions
+            print(f"{split} {name}: {len(questions)} questions", flush=True)
         lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (given.out / f"{split}.jsonl").write_text(lines, encoding="utf-8")
+        (args.out / f"{split}.jsonl").write_text(lines, encoding="utf-8")
 
 
 def _questions(clone: Path, name: str, tree: Path, rng: random.Random) -> Iterator[dict[str, object]]:
@@ -86,11 +86,11 @@ def _questions(clone: Path, name: str, tree: Path, rng: random.Random) -> Iterat
         write_tree(clone, start, tree)
     changes = list(_changes(clone, start, tree))
     rng.shuffle(changes)
-    for number, change in enumerate(changes[:PER_REPOSITORY]):
-        asked = question_of_message(change.message.split("\n")[0], rng) if rng.random() < REPHRASED else None
-        question = asked or change.message
+    for i, change in enumerate(changes[:PER_REPOSITORY]):
+        rephrased = question_of_message(change.message.split("\n")[0], rng) if rng.random() < REPHRASED else None
+        question = rephrased or change.message
         yield {
-            "id": f"{name}-{number}",
+            "id": f"{name}-{i}",
             "source": "commit",
             "repo": name,
             "commit": start,
@@ -103,19 +103,19 @@ def write_tree(clone: Path, commit: str, tree: Path) -> None:
     """Write the ordinary files of a commit to a folder. Files that the clone lacks are left out."""
     listed = [line.split("\t", 1) for line in _git(clone, "ls-tree", "-r", "-z", commit).split("\0") if line]
     wanted = [(about.split()[2], path) for about, path in listed if about.startswith("100")]
-    given = "".join(f"{digest}\n" for digest, _ in wanted).encode()
+    stdin = "".join(f"{digest}\n" for digest, _ in wanted).encode()
     command = ["git", "-C", str(clone), "cat-file", "--batch"]
     surroundings = {**os.environ, "GIT_NO_LAZY_FETCH": "1"}
-    data = subprocess.run(command, input=given, capture_output=True, check=True, env=surroundings).stdout
+    data = subprocess.run(command, input=stdin, capture_output=True, check=True, env=surroundings).stdout
     start = 0
     for _, path in wanted:
         head, start = data[start : data.index(b"\n", start)], data.index(b"\n", start) + 1
         if head.endswith(b" missing"):
             continue
         size = int(head.split()[2])
-        place = tree / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(data[start : start + size])
+        target = tree / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data[start : start + size])
         start += size + 1
 
 

@@ -80,19 +80,19 @@ class Set:
 
     def inputs(self, without: Sequence[str] = ()) -> NDArray[np.float32]:
         """Return the ranker's inputs, (Q, C, I), with some grounds set to 0."""
-        kept = np.array([name not in without for name in COLUMNS], np.float32)
+        mask = np.array([name not in without for name in COLUMNS], np.float32)
         rows = []
         for grounds, present in zip(self.grounds, self.present, strict=True):
-            found = np.zeros((len(present), inputs(grounds[:1] * kept).shape[1]), np.float32)
-            found[present] = inputs(grounds[present] * kept)
-            rows.append(found)
+            row = np.zeros((len(present), inputs(grounds[:1] * mask).shape[1]), np.float32)
+            row[present] = inputs(grounds[present] * mask)
+            rows.append(row)
         return np.stack(rows)
 
 
 def collect(questions: Path, trees: Path, most: int = 1000) -> Set:
     """Ask the questions whose repository and answer are there, at most `most` about each repository."""
     rows = [json.loads(line) for line in questions.read_text(encoding="utf-8").splitlines()]
-    found: list[tuple[Any, ...]] = []
+    examples: list[tuple[Any, ...]] = []
     for name in dict.fromkeys(row["repo"] for row in rows):
         root = tree_of(name, trees)
         engine = Engine(root) if root is not None else None
@@ -105,17 +105,17 @@ def collect(questions: Path, trees: Path, most: int = 1000) -> Set:
             if gold and inquiry.forms:
                 candidates = engine.candidates(inquiry)
                 right = [engine.index.corpus.paths[file] in gold for file in candidates.files.tolist()]
-                found.append((candidates.grounds, right, row["question"], name, bool(row.get("dominant"))))
-        print(f"{name}: {sum(each[3] == name for each in found)} questions", flush=True)
-    size = len(found)
+                examples.append((candidates.grounds, right, row["question"], name, bool(row.get("dominant"))))
+        print(f"{name}: {sum(each[3] == name for each in examples)} questions", flush=True)
+    size = len(examples)
     grounds = np.zeros((size, CANDIDATES, len(COLUMNS)), np.float32)
     present, right = np.zeros((size, CANDIDATES), bool), np.zeros((size, CANDIDATES), bool)
-    for number, (values, answers, *_) in enumerate(found):
-        grounds[number, : len(values)] = values
-        present[number, : len(values)] = True
-        right[number, : len(values)] = answers
-    return Set(grounds, present, right, [each[2] for each in found], [each[3] for each in found],
-               np.array([each[4] for each in found], bool))  # fmt: skip
+    for index, (values, answers, *_) in enumerate(examples):
+        grounds[index, : len(values)] = values
+        present[index, : len(values)] = True
+        right[index, : len(values)] = answers
+    return Set(grounds, present, right, [each[2] for each in examples], [each[3] for each in examples],
+               np.array([each[4] for each in examples], bool))  # fmt: skip
 
 
 def tree_of(name: str, trees: Path) -> Path | None:
@@ -157,22 +157,22 @@ def fit(x: NDArray[np.float32], present: NDArray[np.bool_], right: NDArray[np.bo
         gradient = np.einsum("qc,qci->i", error.astype(np.float32), z) + 2 * PENALTY * weights
         return float(-(np.log(of_answer / total) * share).sum() + PENALTY * weights @ weights), gradient.astype(float)
 
-    found = minimize(loss, np.zeros(z.shape[-1]), jac=True, method="L-BFGS-B", options={"maxiter": 100})
-    return Weights(mean, scale, found.x)
+    optimum = minimize(loss, np.zeros(z.shape[-1]), jac=True, method="L-BFGS-B", options={"maxiter": 100})
+    return Weights(mean, scale, optimum.x)
 
 
 def fit_sets(sets: Sequence[Set], without: Sequence[str], left_out: frozenset[str] = frozenset()) -> Weights:
     """Fit to several sets, each with the same weight, without some repositories."""
-    kept = [np.array([name not in left_out for name in each.repositories]) for each in sets]
+    masks = [np.array([name not in left_out for name in each.repositories]) for each in sets]
     x, present, right = (
-        np.concatenate([values[keep] for values, keep in zip(column, kept, strict=True)])
+        np.concatenate([values[mask] for values, mask in zip(column, masks, strict=True)])
         for column in (
             [each.inputs(without) for each in sets],
             [each.present for each in sets],
             [each.right for each in sets],
         )
     )
-    share = np.concatenate([np.full(int(keep.sum()), 1 / max(int(keep.sum()), 1)) for keep in kept])
+    share = np.concatenate([np.full(int(mask.sum()), 1 / max(int(mask.sum()), 1)) for mask in masks])
     return fit(x, present, right, share)
 
 
@@ -188,14 +188,14 @@ def crossed(sets: Sequence[Set], fitted: Sequence[Weights], without: Sequence[st
     Args:
         fitted: the weights that were fitted without each fold.
     """
-    found = []
+    all_scores = []
     for each in sets:
         scores, x = np.full(each.present.shape, -np.inf), each.inputs(without)
         for left_out, weights in zip(folds(sets), fitted, strict=True):
-            asked = np.array([name in left_out for name in each.repositories])
-            scores[asked] = weights.scores(x[asked], each.present[asked])
-        found.append(scores)
-    return found
+            in_fold = np.array([name in left_out for name in each.repositories])
+            scores[in_fold] = weights.scores(x[in_fold], each.present[in_fold])
+        all_scores.append(scores)
+    return all_scores
 
 
 def fit_folds(sets: Sequence[Set], without: Sequence[str] = ()) -> list[Weights]:
@@ -223,8 +223,8 @@ def calibrate(scored: Sequence[tuple[Set, Floats]]) -> Floats:
         answer = np.where(anywhere, np.where(right, parts, 0).sum(axis=1), elsewhere)
         return float(-np.log(np.maximum(answer, 1e-30) / (parts.sum(axis=1) + elsewhere)).mean())
 
-    found = minimize(loss, np.zeros(2), method="Nelder-Mead")
-    return np.array([np.exp(found.x[0]), found.x[1]])
+    optimum = minimize(loss, np.zeros(2), method="Nelder-Mead")
+    return np.array([np.exp(optimum.x[0]), optimum.x[1]])
 
 
 def claims(each: Set, scores: Floats, calibration: Floats) -> tuple[Floats, NDArray[np.bool_]]:
@@ -241,7 +241,7 @@ def claims(each: Set, scores: Floats, calibration: Floats) -> tuple[Floats, NDAr
 def calibration_error(claimed: Floats, hit: NDArray[np.bool_]) -> float:
     """Return the expected calibration error."""
     bins = np.minimum((claimed * BINS).astype(int), BINS - 1)
-    gaps = [abs(claimed[bins == number].sum() - hit[bins == number].sum()) for number in range(BINS)]
+    gaps = [abs(claimed[bins == i].sum() - hit[bins == i].sum()) for i in range(BINS)]
     return float(sum(gaps) / len(hit))
 
 
@@ -259,11 +259,11 @@ def main(words: Sequence[str] | None = None) -> None:
     fitting.add_argument("--ablations", action="store_true")
     fitting.add_argument("--out", type=Path)
     fitting.add_argument("--folds", type=Path, help="folder for the weights of each fold, for `locate_compare`")
-    given = parser.parse_args(words)
-    if given.verb == "collect":
-        collect(given.questions, given.trees, given.most).save(given.out)
+    args = parser.parse_args(words)
+    if args.verb == "collect":
+        collect(args.questions, args.trees, args.most).save(args.out)
     else:
-        fit_and_report(given)
+        fit_and_report(args)
 
 
 def fit_and_report(given: argparse.Namespace) -> None:

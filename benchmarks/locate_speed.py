@@ -50,12 +50,12 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("repository", type=Path)
     parser.add_argument("--copies", type=int, default=1)
-    given = parser.parse_args(words)
+    args = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as folder:
         os.environ[store.VARIABLE] = f"{folder}/cache"
         root = Path(folder) / "repository"
-        for number in range(given.copies):
-            shutil.copytree(given.repository, root / f"copy{number}", symlinks=True)
+        for i in range(args.copies):
+            shutil.copytree(args.repository, root / f"copy{i}", symlinks=True)
         measure(root, Path(folder) / "cache")
 
 

@@ -36,32 +36,32 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("trees", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--size", type=int, default=SIZE)
-    given = parser.parse_args(words)
+    args = parser.parse_args(words)
     holding: Counter[str] = Counter()
     forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for tree in given.trees:
+    for tree in args.trees:
         holding.update(_count(tree, forms))
-    kept = [word for word, repositories in holding.most_common(MOST) if repositories >= LEAST]
-    vectors = embed([[form for form, _ in forms[word].most_common(FORMS)] for word in kept])[:, : given.size]
+    vocabulary = [word for word, repositories in holding.most_common(MOST) if repositories >= LEAST]
+    vectors = embed([[form for form, _ in forms[word].most_common(FORMS)] for word in vocabulary])[:, : args.size]
     vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
     scale = 127 / np.abs(vectors).max()
-    order = np.argsort(kept)
+    order = np.argsort(vocabulary)
     table = {
-        "words": np.array("\n".join(kept[i] for i in order)),
+        "words": np.array("\n".join(vocabulary[i] for i in order)),
         "vectors": np.round(vectors * scale)[order].astype(np.int8),
     }
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(given.out, **table)
-    print(f"{len(kept)} words, {given.out.stat().st_size:,} bytes")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(args.out, **table)
+    print(f"{len(vocabulary)} words, {args.out.stat().st_size:,} bytes")
 
 
 def _count(tree: Path, forms: defaultdict[str, Counter[str]]) -> set[str]:
     """Return the words of a repository, and count their forms."""
-    found: set[str] = set()
+    words: set[str] = set()
     try:
         repository = Repository.open(tree)
     except UserError:
-        return found
+        return words
     runs: Counter[str] = Counter()
     for path in repository.files:
         read = repository.read(path)
@@ -70,8 +70,8 @@ def _count(tree: Path, forms: defaultdict[str, Counter[str]]) -> set[str]:
         for form, word in spoken(run):
             if LETTERS[0] <= len(word) <= LETTERS[1] and word.isascii() and word.isalpha():
                 forms[word][form] += times
-                found.add(word)
-    return found
+                words.add(word)
+    return words
 
 
 def embed(forms: Sequence[Sequence[str]]) -> np.ndarray:

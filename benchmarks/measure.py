@@ -251,11 +251,11 @@ def peak_memory(function: Callable[..., Any], *args: Any, prepare: Callable[...,
 
 def _growth(function: Callable[..., Any], prepare: Callable[..., Any] | None, args: Sequence[Any], threads: int) -> int:
     torch.set_num_threads(threads)
-    given = args if prepare is None else (prepare(*args),)
+    arguments = args if prepare is None else (prepare(*args),)
     gc.collect()
     CLEAR.write_text("5", encoding="ascii")  # "5": set the mark back to the present size
     before = _status_bytes("VmRSS")
-    function(*given)
+    function(*arguments)
     return max(0, _status_bytes("VmHWM") - before)
 
 
@@ -282,9 +282,9 @@ def growth(function: Callable[[], Any]) -> int:
 
 
 def _status_bytes(name: str) -> int:
-    found = re.search(rf"^{name}:\s*(\d+) kB$", STATUS.read_text(encoding="ascii"), re.MULTILINE)
-    assert found is not None, f"{STATUS} has no {name}"
-    return int(found[1]) * 1024
+    match = re.search(rf"^{name}:\s*(\d+) kB$", STATUS.read_text(encoding="ascii"), re.MULTILINE)
+    assert match is not None, f"{STATUS} has no {name}"
+    return int(match[1]) * 1024
 
 
 # ---- what is printed -----------------------------------------------------------------------------------------------

@@ -46,13 +46,13 @@ def players(size: str) -> dict[str, Any]:
     alone = bench_model(size, workload("taxi"))
     first = bench_model(size, workload("taxi"), adapter="policy", lora_rank=8)
     second_player(first, "reflector")
-    one, two = (sum(p.nbytes for p in lm.model.parameters()) / 2**20 for lm in (alone, first))
+    first_mib, second_mib = (sum(p.nbytes for p in lm.model.parameters()) / 2**20 for lm in (alone, first))
     return {
         "size": size,
         "what": "weights of one backbone; of two LoRA players on it",
-        "first MiB": one,
-        "second MiB": two,
-        "ratio": two / one,
+        "first MiB": first_mib,
+        "second MiB": second_mib,
+        "ratio": second_mib / first_mib,
     }
 
 
@@ -66,14 +66,14 @@ def updates(size: str, what: str, function: Any, rank: int) -> dict[str, Any]:
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """Return the rows of both measurements for each size."""
-    found = []
+    table_rows = []
     for size in settings.sizes:
-        found.append(note(players(size)))
+        table_rows.append(note(players(size)))
         for rank, name in ((8, "LoRA"), (0, "all weights")):
             vocabularies = f"{VOCABULARIES[0]} and {VOCABULARIES[1]} words, {name}"
-            found.append(note(updates(size, f"update, engine: {vocabularies}", engine_update, rank)))
-            found.append(note(updates(size, f"update, plain: {vocabularies}", plain_update, rank)))
-    return found
+            table_rows.append(note(updates(size, f"update, engine: {vocabularies}", engine_update, rank)))
+            table_rows.append(note(updates(size, f"update, plain: {vocabularies}", plain_update, rank)))
+    return table_rows
 
 
 if __name__ == "__main__":

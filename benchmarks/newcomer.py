@@ -235,24 +235,24 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--wheel", type=Path, help="built from this checkout if not given")
     parser.add_argument("--fresh", action="store_true", help="install everything anew (downloads)")
-    given, run_words = parser.parse_known_args(words)
+    args, run_words = parser.parse_known_args(words)
     print(HEAD)
     drilled = []
     with tempfile.TemporaryDirectory() as name:
-        place = Path(name).resolve()
-        wheel = given.wheel.resolve() if given.wheel else build(place)
-        for who in given.who:
-            for seed in given.seeds:
-                folder = place / f"{who}-{seed}"
+        workspace = Path(name).resolve()
+        wheel = args.wheel.resolve() if args.wheel else build(workspace)
+        for who in args.who:
+            for seed in args.seeds:
+                folder = workspace / f"{who}-{seed}"
                 folder.mkdir()
                 try:
-                    drilled.append(drill(who, seed, wheel, folder, given.fresh, run_words))
+                    drilled.append(drill(who, seed, wheel, folder, args.fresh, run_words))
                 except UserError as error:
                     print(f"{who} {seed}: {error}", file=sys.stderr)
                     return 2
                 print(line(drilled[-1]), flush=True)
                 shutil.rmtree(folder)
-    return int(not all(one.passed for one in drilled))
+    return int(not all(outcome.passed for outcome in drilled))
 
 
 if __name__ == "__main__":

@@ -86,14 +86,14 @@ def coverage(logs: int, episodes: int, seed: int = 0) -> dict[str, object]:
     widths: dict[str, list[float]] = {}
     errors: dict[str, list[float]] = {}
     won = []
-    for number in range(logs):
-        rng, share = np.random.default_rng(named_seed(seed, "log", number)), SHARES[number % len(SHARES)]
+    for log_index in range(logs):
+        rng, share = np.random.default_rng(named_seed(seed, "log", log_index)), SHARES[log_index % len(SHARES)]
         drawn = [played(env, tasks[int(rng.integers(len(tasks)))], share, rng) for _ in range(episodes)]
         won.append(float(np.mean([success for _, success in drawn])))
-        for found in estimates([episode for episode, _ in drawn], seed=number):
-            covered.setdefault(found.method, []).append(found.low <= truth <= found.high)
-            widths.setdefault(found.method, []).append(found.high - found.low)
-            errors.setdefault(found.method, []).append(found.value - truth)
+        for estimate in estimates([episode for episode, _ in drawn], seed=log_index):
+            covered.setdefault(estimate.method, []).append(estimate.low <= truth <= estimate.high)
+            widths.setdefault(estimate.method, []).append(estimate.high - estimate.low)
+            errors.setdefault(estimate.method, []).append(estimate.value - truth)
     return {
         "truth": truth,
         "logged success": [min(won), max(won)],

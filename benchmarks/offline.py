@@ -75,10 +75,10 @@ def with_a_lol(given: Given) -> None:
 
 def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
     """Measure a cell: both algorithms on the same samples, interleaved. Memory is measured in fresh processes."""
-    given = prepared(size, name, batch, settings.device)
-    completions = given[0].completions
+    inputs = prepared(size, name, batch, settings.device)
+    completions = inputs[0].completions
     tokens = sum(map(len, completions.prompts)) + sum(map(len, completions.answers))
-    runs = {algorithm: partial(train, algorithm, given) for algorithm in ALGORITHMS}
+    runs = {algorithm: partial(train, algorithm, inputs) for algorithm in ALGORITHMS}
     seconds = {key: statistics.median(taken) for key, taken in interleaved(runs, settings.repetitions).items()}
     nll_mib, a_lol_mib = (
         _median_mib(run, min(settings.repetitions, MOST_PROCESSES), size, name, batch) for run in (with_nll, with_a_lol)
@@ -99,8 +99,8 @@ def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
 def _median_mib(run: Callable[[Given], None], processes: int, size: str, name: str, batch: int) -> float | None:
     """Return the median peak memory, since the allocator's share differs by a quarter between processes."""
     peaks = [peak_memory(run, size, name, batch, prepare=prepared) for _ in range(processes)]
-    known = [peak / 2**20 for peak in peaks if peak is not None]
-    return statistics.median(known) if known else None
+    measured = [peak / 2**20 for peak in peaks if peak is not None]
+    return statistics.median(measured) if measured else None
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:

@@ -110,8 +110,8 @@ class Corridor(World):
         return Outcome(-0.02)
 
     def state(self) -> str:
-        held = "You hold the key." if self.has_key else f"The key lies in cell {self.key}."
-        return f"You are in cell {self.cell}. {held} The door is in cell {self.door}.\n"
+        key_text = "You hold the key." if self.has_key else f"The key lies in cell {self.key}."
+        return f"You are in cell {self.cell}. {key_text} The door is in cell {self.door}.\n"
 
     def legal_actions(self) -> list[str]:
         return ["left", "right", "take", "open"]
@@ -174,9 +174,9 @@ class KeepsTheKey(Corridor):
     has_key = False
 
     def begin(self, task: Task) -> None:
-        held = self.has_key
+        had_key = self.has_key
         super().begin(task)
-        self.has_key = held
+        self.has_key = had_key
 
 
 class Tired(Lamps):

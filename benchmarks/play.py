@@ -111,14 +111,14 @@ class ScriptedReflector(Reflector):
     def rehearse(self, live: LiveEpisode, text: Ids) -> None:
         """Teach the draft model a reflection as if it had been written, without running the language model."""
         assert self.draft_model is not None
-        asked = tokenize(self.lm, reflector_prompt(live.observation), reserve=self.max_new_tokens)
-        prompt, whole, written = "".join(map(chr, asked)), "".join(map(chr, text[:-1])), 0
-        while written <= len(whole):
-            draft = self.draft_model.draft(prompt, whole[:written], len(whole) - written)
-            held = shared_length([*map(ord, draft.tokens)], text[written:-1])
-            self.draft_model.learn(draft, held)
-            written += held + 1
-        self.draft_model.learn(Draft(), 0, whole + END)
+        prompt_ids = tokenize(self.lm, reflector_prompt(live.observation), reserve=self.max_new_tokens)
+        prompt, reflection, written = "".join(map(chr, prompt_ids)), "".join(map(chr, text[:-1])), 0
+        while written <= len(reflection):
+            draft = self.draft_model.draft(prompt, reflection[:written], len(reflection) - written)
+            accepted = shared_length([*map(ord, draft.tokens)], text[written:-1])
+            self.draft_model.learn(draft, accepted)
+            written += accepted + 1
+        self.draft_model.learn(Draft(), 0, reflection + END)
 
 
 @dataclass
@@ -145,7 +145,7 @@ def instrumented(lm: LanguageModel, endless: bool = False) -> TimedModel:
     if endless:
         changes["tokenizer"] = copy.deepcopy(lm.tokenizer)
         changes["tokenizer"].eos_token = None
-    timed = TimedModel(**({one.name: getattr(lm, one.name) for one in fields(LanguageModel)} | changes))
+    timed = TimedModel(**({field.name: getattr(lm, field.name) for field in fields(LanguageModel)} | changes))
     backend: Any = timed.backend
     backend.walk, backend.logits = timed.clocked(backend.walk), timed.clocked(backend.logits)
     return timed
@@ -188,7 +188,9 @@ class EnginePair:
     def tick(self, playing: Sequence[LiveEpisode], steps: Sequence[Step], limit: int | None = None) -> None:
         """Play a step of every episode. The reflector writes at most `limit` tokens; the policy reads the full text."""
         self._show(playing, steps)
-        self.reflector.limits = {one: min(len(ids), limit or len(ids)) for one, ids in self.reflector.texts.items()}
+        self.reflector.limits = {
+            episode: min(len(ids), limit or len(ids)) for episode, ids in self.reflector.texts.items()
+        }
         self.reflector.turns(playing)
         for live, step in zip(playing, steps, strict=True):
             live.turns = [step.turns[0]]
@@ -344,9 +346,9 @@ class Watch:
 
     def count(self, tick: Callable[[], None]) -> int:
         """Return the operations of a tick, and record its peak memory. (Not timed: memory is freed first.)"""
-        found: list[int] = []
-        self.peak = max(self.peak, growth(lambda: found.append(count_flops(tick))))
-        return found[0]
+        operations: list[int] = []
+        self.peak = max(self.peak, growth(lambda: operations.append(count_flops(tick))))
+        return operations[0]
 
     def __call__(self, tick: Callable[[], None]) -> float:
         """Return the seconds of a tick."""
@@ -382,15 +384,15 @@ def body(lm: LanguageModel) -> int:
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """Return a row per cell."""
-    made = settings.player | {"mixed_play": settings.mixed_play}
+    options = settings.player | {"mixed_play": settings.mixed_play}
     speculative = settings.speculative == "on"
-    found = []
+    table_rows = []
     for size, name, batch in settings.cells():
-        cell = Cell(size, name, batch, speculative, settings.shares, **made)
+        cell = Cell(size, name, batch, speculative, settings.shares, **options)
         for model in cell.engine.models if settings.graphs == "off" else ():
             model.backend.graphs = None  # type: ignore[attr-defined]
-        found.append(note(cell.row(settings.repetitions, settings.heavy, settings.operations == "on")))
-    return found
+        table_rows.append(note(cell.row(settings.repetitions, settings.heavy, settings.operations == "on")))
+    return table_rows
 
 
 if __name__ == "__main__":

@@ -148,8 +148,8 @@ def done_by(cell: Any, line: Mapping[str, Any]) -> bool:
 
 def commit() -> str:
     """Return the commit of the working tree."""
-    asked, here = ["git", "rev-parse", "--short", "HEAD"], Path(__file__).parent
-    return subprocess.run(asked, capture_output=True, text=True, cwd=here, check=False).stdout.strip()
+    command, here = ["git", "rev-parse", "--short", "HEAD"], Path(__file__).parent
+    return subprocess.run(command, capture_output=True, text=True, cwd=here, check=False).stdout.strip()
 
 
 # ---- data and models -------------------------------------------------------------------------------------------------
@@ -240,9 +240,9 @@ def supervised(lm: LanguageModel, rows: Sequence[Example], stops: Tensor, heads:
     """
 
     def loss(index: Sequence[int]) -> Tensor:
-        chosen = [rows[i] for i in index]
-        logits_MV, hidden_MD, targets_M = completion_logits(lm, chosen, no_sharing)
-        lengths = torch.tensor([len(row.ids) - row.start for row in chosen])
+        batch = [rows[i] for i in index]
+        logits_MV, hidden_MD, targets_M = completion_logits(lm, batch, no_sharing)
+        lengths = torch.tensor([len(row.ids) - row.start for row in batch])
         hidden_BD = hidden_MD[lengths.cumsum(0) - lengths]  # the state from which the first token is chosen
         named = [functional.cross_entropy(head(hidden_BD), stops[index, i]) for i, head in enumerate(heads)]
         return completion_nll(logits_MV, targets_M) + torch.stack(named).mean()
@@ -311,7 +311,10 @@ def evaluated(cell: Cell, policy: Policy, reflector: Reflector | None) -> dict[s
                 written.append(last == env.stops()[-1])
                 followed.append(last == step.observation.actions[step.action])
             env.step(step.action)
-    scores = {"success": [one.success for one in played], "first": [one.steps[0].reward > 0 for one in played]}
+    scores = {
+        "success": [attempt.success for attempt in played],
+        "first": [attempt.steps[0].reward > 0 for attempt in played],
+    }
     scores |= {"written": written, "followed": followed} if written else {}
     rates = {name: round(fmean(values), 4) for name, values in scores.items()}
     return {**rates, "tasks": len(played), "play_seconds": round(seconds, 2)}
@@ -320,7 +323,7 @@ def evaluated(cell: Cell, policy: Policy, reflector: Reflector | None) -> dict[s
 def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of a table with a row per number of portals, layers and arm."""
     names = ("portals", "layers", "seconds", "arm", "seeds", "tasks won, %", "first parcel, %", "reflection right, %")
-    shown = [f"| {' | '.join((*names, 'followed, %'))} |", "|---" * 9 + "|"]
+    table_lines = [f"| {' | '.join((*names, 'followed, %'))} |", "|---" * 9 + "|"]
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for line in lines:
         groups.setdefault((line["portals"], line["layers"], line["seconds"], line["arm"]), []).append(line)
@@ -330,8 +333,8 @@ def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         shares = [mean_of(members, name) for name in ("first", "written", "followed")]
         won = f"{mean_of(members, 'success')} {interval(members)}"
         cells = (portals, layers, f"{seconds:g}", arm, len(members), won, *shares)
-        shown.append(f"| {' | '.join(map(str, cells))} |")
-    return shown
+        table_lines.append(f"| {' | '.join(map(str, cells))} |")
+    return table_lines
 
 
 def mean_of(lines: Sequence[Mapping[str, Any]], name: str) -> str:

@@ -37,13 +37,15 @@ def profiled(compute: Callable[[], Any], device: str) -> list[dict[str, Any]]:
         compute()
         if on_gpu:
             torch.cuda.synchronize()
-    found = []
+    operations = []
     for event in profiler.key_averages():
         device_ms, host_ms = event.self_device_time_total / 1000, event.self_cpu_time_total / 1000
-        found.append({"operation": event.key[:60], "calls": event.count, "device ms": device_ms, "host ms": host_ms})
-    total = {key: sum(row[key] for row in found) for key in ("calls", "device ms", "host ms")}
-    found.sort(key=lambda row: -row["device ms" if on_gpu else "host ms"])
-    return [{"operation": "total", **total}, *found[:SHOWN]]
+        operations.append(
+            {"operation": event.key[:60], "calls": event.count, "device ms": device_ms, "host ms": host_ms}
+        )
+    total = {key: sum(row[key] for row in operations) for key in ("calls", "device ms", "host ms")}
+    operations.sort(key=lambda row: -row["device ms" if on_gpu else "host ms"])
+    return [{"operation": "total", **total}, *operations[:SHOWN]]
 
 
 def parts(size: str, name: str, batch: int, settings: Settings) -> dict[str, Callable[[], Any]]:
@@ -60,12 +62,12 @@ def parts(size: str, name: str, batch: int, settings: Settings) -> dict[str, Cal
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """Return the rows of every part of every cell."""
-    found = []
+    table_rows = []
     for size, name, batch in settings.cells():
         for part, compute in parts(size, name, batch, settings).items():
             about = {"size": Path(size).name, "batch": batch, "of": part}
-            found += [note(about | row) for row in profiled(compute, settings.device)]
-    return found
+            table_rows += [note(about | row) for row in profiled(compute, settings.device)]
+    return table_rows
 
 
 if __name__ == "__main__":

@@ -47,14 +47,14 @@ def noting(words: Sequence[str], folder: Path, rank: int) -> int:
     from reflectrl.learn.rollouts import EpisodeRollouts
 
     gradients: dict[str, torch.Tensor] = {}
-    known: list[Any] = []
+    optimizers: list[Any] = []
     played: list[Any] = []
 
     def note(optimizer: Any, *_: Any) -> None:
-        if any(optimizer is one for one in known):
+        if any(optimizer is each for each in optimizers):
             return
-        known.append(optimizer)  # kept, so that no later one has its address
-        found = [
+        optimizers.append(optimizer)  # kept, so that no later one has its address
+        flat_gradients = [
             p.grad.detach().reshape(-1).double()
             for g in optimizer.param_groups
             for p in g["params"]
@@ -62,13 +62,13 @@ def noting(words: Sequence[str], folder: Path, rank: int) -> int:
         ]
         weights = [p.detach() for group in optimizer.param_groups for p in group["params"]]
         start = hashlib.sha256(b"".join(w.float().cpu().numpy().tobytes() for w in weights)).hexdigest()[:12]
-        gradients[f"{len(known)} {start}"] = torch.cat(found)
+        gradients[f"{len(optimizers)} {start}"] = torch.cat(flat_gradients)
 
     collect = EpisodeRollouts.collect
 
     def collected(self: EpisodeRollouts, update: int, critic: Any) -> Any:
         batch = collect(self, update, critic)
-        played.append([[one.task.id, one.seed, [step.action for step in one.steps]] for one in self.latest.played])
+        played.append([[each.task.id, each.seed, [step.action for step in each.steps]] for each in self.latest.played])
         return batch
 
     hook, EpisodeRollouts.collect = register_optimizer_step_pre_hook(note), collected  # type: ignore[method-assign]
@@ -98,9 +98,9 @@ def run(forks: Forks, words: Sequence[str], ranks: int, folder: Path) -> list[tu
     processes = []
     for rank in range(ranks):
         about = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
-        with (folder / f"stderr-{rank}").open("wb") as said:
+        with (folder / f"stderr-{rank}").open("wb") as stderr:
             command = ["-m", "benchmarks.ranks", "--child", *words]
-            processes.append(forks.start(command, env=shared | about, stderr=said.fileno()))
+            processes.append(forks.start(command, env=shared | about, stderr=stderr.fileno()))
     codes = [process.wait(LIMIT) for process in processes]
     return [(code, (folder / f"stderr-{rank}").read_text(encoding="utf-8")) for rank, code in enumerate(codes)]
 
@@ -119,8 +119,8 @@ def difference(left: Path, right: Path) -> tuple[float, int]:
 
 def played(folder: Path) -> list[list[Any]]:
     """Return the episodes of each update: task, seed and actions."""
-    found: list[list[Any]] = json.loads((folder / "played-0.json").read_text(encoding="utf-8"))
-    return found
+    episodes: list[list[Any]] = json.loads((folder / "played-0.json").read_text(encoding="utf-8"))
+    return episodes
 
 
 def same_jobs(left: Path, right: Path) -> bool:
@@ -149,7 +149,11 @@ def seconds(folder: Path, stages: Sequence[str]) -> dict[str, float]:
 def success(folder: Path, arm: str) -> str:
     """Format the success of an arm on the test tasks, greedy, with its interval."""
     rows = json.loads((folder / "results.json").read_text(encoding="utf-8"))["summary"]
-    row = [one for one in rows if (one["arm"], one["split"], one["sampling"]) == (arm, "test", "greedy")][-1]
+    row = [
+        candidate
+        for candidate in rows
+        if (candidate["arm"], candidate["split"], candidate["sampling"]) == (arm, "test", "greedy")
+    ][-1]
     return f"{row['success']:.1%} [{row['low']:.1%}, {row['high']:.1%}]"
 
 
@@ -196,10 +200,10 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where the runs are kept; a temporary folder if not given")
     options, settings = parser.parse_known_args()
     with TemporaryDirectory() as temporary, Forks() as forks:
-        place = options.folder or Path(temporary)
+        folder = options.folder or Path(temporary)
         words = [options.recipe, "--processes", "1", "--threads", "1", *settings]
         for ranks in options.ranks:
-            if failed := compared_run(forks, words, ranks, place, options.ranks[0], options.taught):
+            if failed := compared_run(forks, words, ranks, folder, options.ranks[0], options.taught):
                 print(failed, file=sys.stderr)
                 return 1
         print(f"{options.recipe}, {len(os.sched_getaffinity(0))} cores, gloo; against {options.ranks[0]} process(es)\n")
@@ -208,7 +212,7 @@ def main() -> int:
         )
         print("|---|---|---|---|---|---|---|---|---|")
         for ranks in options.ranks:
-            print(row(place, ranks, options.ranks[0], options.arm))
+            print(row(folder, ranks, options.ranks[0], options.arm))
     return 0
 
 

@@ -129,9 +129,12 @@ def cells(settings: Settings) -> Iterator[Cell]:
     """Yield all cells, so that an interrupted series has all arms of its first seeds."""
     for seed in settings.seeds:
         for name in settings.worlds:
-            seconds, shown = settings.seconds or WORLDS[name].seconds, settings.shown or WORLDS[name].shown
+            seconds, demonstration_count = (
+                settings.seconds or WORLDS[name].seconds,
+                settings.shown or WORLDS[name].shown,
+            )
             for arm in settings.arms:
-                yield Cell(name, arm, seed, seconds, shown, settings.tasks, settings.split)
+                yield Cell(name, arm, seed, seconds, demonstration_count, settings.tasks, settings.split)
 
 
 # ---- what the arms are shown -----------------------------------------------------------------------------------------
@@ -267,7 +270,7 @@ def evaluated(cell: Cell, policy: Policy, reflector: Reflector | None) -> dict[s
 def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of a table with a row per world, training and arm."""
     names = ("world", "shown", "seconds", "arm", "seeds", "tasks won, %", "best choices, %", "reflection right, %")
-    shown = [f"| {' | '.join((*names, 'followed, %', 'seconds of play'))} |", "|---" * 10 + "|"]
+    table_lines = [f"| {' | '.join((*names, 'followed, %', 'seconds of play'))} |", "|---" * 10 + "|"]
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for line in lines:
         groups.setdefault((line["world"], line["shown"], line["seconds"], line["arm"]), []).append(line)
@@ -277,8 +280,8 @@ def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         shares = [mean_of(members, name) for name in ("right", "written", "followed")]
         play = f"{fmean(line['play_seconds'] for line in members):.1f}"
         row = (*group[:2], f"{group[2]:g}", group[3], len(members), won, *shares, play)
-        shown.append(f"| {' | '.join(map(str, row))} |")
-    return shown
+        table_lines.append(f"| {' | '.join(map(str, row))} |")
+    return table_lines
 
 
 if __name__ == "__main__":

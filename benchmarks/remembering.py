@@ -125,7 +125,7 @@ def run_cell(settings: Settings, world: World, arm: Arm, seed: int) -> dict[str,
 def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of a table with a row per world and arm."""
     names = ("world", "arm", "seeds", "tasks won, %", "by seed", "training, s", "play, s")
-    shown = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    table_lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for line in lines:
         groups.setdefault((line["world"], line["arm"]), []).append(line)
@@ -133,8 +133,8 @@ def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         won = f"{100 * fmean(line['success'] for line in members):.1f} {interval(members)}"
         by_seed = ", ".join(f"{100 * line['success']:.1f}" for line in members)
         times = [f"{fmean(line[key] for line in members):.0f}" for key in ("train_seconds", "play_seconds")]
-        shown.append(f"| {world} | `{arm}` | {len(members)} | {won} | {by_seed} | {' | '.join(times)} |")
-    return shown
+        table_lines.append(f"| {world} | `{arm}` | {len(members)} | {won} | {by_seed} | {' | '.join(times)} |")
+    return table_lines
 
 
 if __name__ == "__main__":

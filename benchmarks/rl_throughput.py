@@ -234,13 +234,13 @@ def serve(threads: int, clock_name: str) -> None:
     torch.set_num_threads(threads)
     clock = Stopwatch(time.process_time if clock_name == "cpu" else time.perf_counter)
     watch_all(clock)
-    asked, updates = "", iter(())
+    request, updates = "", iter(())
     recipe = config.from_dict(config.Recipe, {"name": "ranks", "processes": 1, "env": {"name": "taxi"}}, "ranks")
     with module("runs.ranks").joined(recipe) as ranks, distributed.together(ranks.team) if ranks else nullcontext():
         for line in sys.stdin:
-            if line != asked:
+            if line != request:
                 folder, setting, episodes, temperature = json.loads(line)
-                asked, updates = line, training(Path(folder), setting, episodes, temperature, clock)
+                request, updates = line, training(Path(folder), setting, episodes, temperature, clock)
             print(json.dumps(next(updates)), flush=True)
 
 
@@ -272,8 +272,8 @@ class Version:
         answers = [process.stdout.readline() for process in self.processes if process.stdout is not None]
         if not all(answers):
             raise SystemExit(f"{cell}: the process ended")
-        found: dict[str, float] = json.loads(answers[0])
-        return found
+        figures: dict[str, float] = json.loads(answers[0])
+        return figures
 
     def close(self) -> list[int]:
         """End the processes. Return their exit codes."""
@@ -292,8 +292,8 @@ def row(setting: str, name: str, updates: list[dict[str, float]]) -> dict[str, A
     def median(rate: Callable[[dict[str, float]], float]) -> float:
         return statistics.median(map(rate, updates))
 
-    total = sum(row["seconds"] for one in updates)
-    shares = {part: sum(one.get(part, 0.0) for one in updates) / total for part in PARTS}
+    total = sum(row["seconds"] for row in updates)
+    shares = {part: sum(update.get(part, 0.0) for update in updates) / total for part in PARTS}
     return {
         "setting": setting,
         "version": name,
@@ -310,23 +310,23 @@ def main() -> None:
     """Print the table: a row per setting and version. `times` compares the versions' rates update by update."""
     from .measure import report
 
-    asked = tyro.cli(Throughput, description=(__doc__ or "").split("\n\n")[0])
-    folder = (asked.run / asked.recipe).resolve()
-    teach(folder, asked.recipe)
-    trees = {"now": Path(__file__).resolve().parents[1], "before": asked.before and asked.before.resolve()}
-    started = (asked.threads, asked.clock, asked.ranks)
+    options = tyro.cli(Throughput, description=(__doc__ or "").split("\n\n")[0])
+    folder = (options.run / options.recipe).resolve()
+    teach(folder, options.recipe)
+    trees = {"now": Path(__file__).resolve().parents[1], "before": options.before and options.before.resolve()}
+    started = (options.threads, options.clock, options.ranks)
     versions = {name: Version(tree, *started) for name, tree in trees.items() if tree is not None}
     rows = []
-    for setting in asked.settings:
-        cell = json.dumps([str(folder / "checkpoints/seed0"), setting, asked.episodes, TEMPERATURE[asked.recipe]])
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in versions}
-        for turn in range(1 + asked.updates):
+    for setting in options.settings:
+        cell = json.dumps([str(folder / "checkpoints/seed0"), setting, options.episodes, TEMPERATURE[options.recipe]])
+        measured: dict[str, list[dict[str, float]]] = {name: [] for name in versions}
+        for turn in range(1 + options.updates):
             for name in versions if turn % 2 else reversed(versions):
-                found[name].append(versions[name].update(cell))
-        counted = {name: updates[1:] for name, updates in found.items()}
-        print(json.dumps({"setting": setting, **found}), file=sys.stderr, flush=True)
+                measured[name].append(versions[name].update(cell))
+        counted = {name: updates[1:] for name, updates in measured.items()}
+        print(json.dumps({"setting": setting, **measured}), file=sys.stderr, flush=True)
         rows += [row(setting, name, updates) for name, updates in counted.items()]
-        if asked.before:
+        if options.before:
             pairs = zip(counted["now"], counted["before"], strict=True)
             ratio = [a["steps"] / a["seconds"] * b["seconds"] / b["steps"] for a, b in pairs]
             rows[-2]["times"] = statistics.median(ratio)

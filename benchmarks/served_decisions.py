@@ -63,11 +63,13 @@ def questions(settings: Settings) -> dict[str, list[Request]]:
         ({"history": seen.history, "state": seen.state, "actions": list(seen.actions)}, dict.fromkeys(seen.actions))
         for seen in states(settings.run, count)
     ]
-    made: dict[str, list[Request]] = {"its own": own}
+    requests_by_kind: dict[str, list[Request]] = {"its own": own}
     for size in COUNTS:
         options = dict.fromkeys(f"queue {number}" for number in range(size))
-        made[f"a stranger's, {size} options"] = [(f"Ticket {i}: I was charged twice.", options) for i in range(count)]
-    return made
+        requests_by_kind[f"a stranger's, {size} options"] = [
+            (f"Ticket {i}: I was charged twice.", options) for i in range(count)
+        ]
+    return requests_by_kind
 
 
 async def ask_all(url: str, asked: Sequence[Request], most: int) -> list[Timed[Mapping[str, float]]]:
@@ -105,9 +107,9 @@ def processor_seconds(process: int) -> float:
 def measured(settings: Settings) -> list[dict[str, Any]]:
     """Return a row for each kind of question and number of concurrent requests."""
     rows: list[dict[str, Any]] = []
-    asked = questions(settings)
+    requests_by_kind = questions(settings)
     with served(settings.run, settings.arm, settings.concurrent) as (_, url, process):
-        for kind, requests in asked.items():
+        for kind, requests in requests_by_kind.items():
             change = largest_change(url, requests[-1], settings.shuffles)
             for i, most in enumerate(settings.concurrent):
                 part = requests[i * settings.requests :][: settings.requests]

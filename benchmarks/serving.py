@@ -59,7 +59,7 @@ def states(run: Path, count: int) -> list[Observation]:
         UserError: if the episodes have too few.
     """
     logs = sorted((run / "episodes").glob("eval-*.jsonl"))
-    seen = dict.fromkeys(step.observation for log in logs for one in read_episodes(log) for step in one.steps)
+    seen = dict.fromkeys(step.observation for log in logs for episode in read_episodes(log) for step in episode.steps)
     if len(seen) < count:
         raise UserError(f"{run} has {len(seen)} distinct states in its evaluation episodes; {count} are needed")
     return [list(seen)[i] for i in np.random.default_rng(0).permutation(len(seen))[:count]]
@@ -137,7 +137,7 @@ def measured(settings: Settings) -> list[dict[str, float]]:
             start = time.perf_counter()
             taken = asyncio.run(ask_all(url, model, part, most, settings.streaming))
             seconds = time.perf_counter() - start
-            row = {"concurrent": float(most), **quantiles([whole for whole, _ in taken])}
+            row = {"concurrent": float(most), **quantiles([total for total, _ in taken])}
             if settings.streaming:
                 row["first_p50"] = quantiles([first for _, first in taken if first is not None])["p50"]
             rows.append({**row, "per_second": round(len(part) / seconds, 1)})

@@ -60,9 +60,9 @@ class Settings:
     @property
     def player(self) -> dict[str, Any]:
         """Arguments of `bench_model` for a player's model."""
-        made: dict[str, Any] = {"device": self.device, "dtype": self.dtype, "lora_rank": self.lora_rank}
-        made["compile"] = self.compile
-        return made | ({"adapter": "policy", "lora_alpha": 32} if self.lora_rank else {})
+        arguments: dict[str, Any] = {"device": self.device, "dtype": self.dtype, "lora_rank": self.lora_rank}
+        arguments["compile"] = self.compile
+        return arguments | ({"adapter": "policy", "lora_alpha": 32} if self.lora_rank else {})
 
     def cells(self) -> list[tuple[str, str, int]]:
         """Return (size, workload, batch) of every row."""

@@ -70,11 +70,11 @@ class Settings:
 def make_tokenizer() -> Any:
     """Return a tokenizer for the text of all workloads, with ChatML's control tokens and template."""
     workloads = [workload(name) for name in ("taxi", "alfworld")]
-    choices = max(made.choices for made in workloads)
+    choices = max(work.choices for work in workloads)
 
     def texts() -> Iterator[str]:
-        for made in workloads:
-            yield from texts_of(made)
+        for work in workloads:
+            yield from texts_of(work)
 
     tokenizer = train_tokenizer(texts(), TOKENS - choices, choices)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
@@ -101,13 +101,13 @@ def make_shape(name: str, folder: Path, device: str = "cpu", seed: int = 0) -> N
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """Make each model. Return rows with its size on disk and the seconds that it took."""
-    made = []
+    table_rows = []
     for name in settings.names:
         start = time.perf_counter()
         make_shape(name, settings.folder / name, settings.device)
         size = sum(path.stat().st_size for path in (settings.folder / name).glob("*.safetensors"))
-        made.append(note({"shape": name, "MiB on disk": size / 2**20, "seconds": time.perf_counter() - start}))
-    return made
+        table_rows.append(note({"shape": name, "MiB on disk": size / 2**20, "seconds": time.perf_counter() - start}))
+    return table_rows
 
 
 if __name__ == "__main__":

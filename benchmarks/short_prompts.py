@@ -89,17 +89,17 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=64, help="prompts of a pass")
     parser.add_argument("--scoring", default="options", choices=["options", "enumeration"])
     parser.add_argument("--repetitions", type=int, default=9)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable_progress_bar()
     limit = packed.SMALL
     print("| environment | prompts | tokens of a prompt | one by one (ms) | batched (ms) | batched / one by one |")
     print("|---|---|---|---|---|---|")
-    for name in asked.names:
-        steps = distinct_steps(name, asked.rows)
-        policy = random_policy(steps, asked.scoring)
+    for name in args.names:
+        steps = distinct_steps(name, args.rows)
+        policy = random_policy(steps, args.scoring)
         length = statistics.fmean(len(prompt_of(policy, step)) for step in steps)
-        pairs = [[spent(policy, steps, small) for small in (0, limit)] for _ in range(1 + asked.repetitions)][1:]
+        pairs = [[spent(policy, steps, small) for small in (0, limit)] for _ in range(1 + args.repetitions)][1:]
         ratio = statistics.median(batched / alone for alone, batched in pairs)
         alone, batched = (statistics.median(column) for column in zip(*pairs, strict=True))
         print(

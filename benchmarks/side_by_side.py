@@ -28,8 +28,8 @@ def rows_of(program: str, rows: Callable[[Settings], list[dict[str, Any]]], sett
     """Print the rows of a program as JSON lines, or a line with the error if there are none."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # `note` prints rows there, without their program's name
-            found = rows(settings)
-        for row in found:
+            program_rows = rows(settings)
+        for row in program_rows:
             print(json.dumps({"program": program, **row}), flush=True)
     except Exception as error:
         traceback.print_exc()

@@ -46,7 +46,7 @@ class Treasure(TextEnv):
 
     def apply(self, action: str) -> Outcome:
         ends = outcomes(self.treasure, self.room, action)
-        end = ends[int(self.np_random.choice(len(ends), p=[one.probability for one in ends]))]
+        end = ends[int(self.np_random.choice(len(ends), p=[ending.probability for ending in ends]))]
         arrived = end.room == self.treasure != self.room
         self.room = end.room
         won = end.found or (arrived and self.task.stage == "arrived")
@@ -119,13 +119,13 @@ class Exact(NamedTuple):
 def exact(policy: Policy, temperature: float = 1.0) -> Exact:
     """Compute J = sum over tasks and trajectories of p(trajectory) · return / tasks, and its gradient through log p."""
     treasures = Treasure.treasures["train"]
-    places = [(treasure, room) for treasure in treasures for room in range(ROOMS)]
+    states = [(treasure, room) for treasure in treasures for room in range(ROOMS)]
     logp: dict[tuple[int, int, int], Tensor] = {}
-    for place in places:  # one by one: nothing of the learner's batches is used
-        observation = seen(*place)
+    for state in states:  # one by one: nothing of the learner's batches is used
+        observation = seen(*state)
         logits_1A, _ = policy.logits([policy.prompt(observation, None)], [observation.actions])
         logp_A = (logits_1A[0, : len(observation.actions)].double() / temperature).log_softmax(-1)
-        logp |= {(*place, i): logp_A[i] for i in range(len(logp_A))}
+        logp |= {(*state, i): logp_A[i] for i in range(len(logp_A))}
     start = Trajectory((), 1 / len(treasures), 0.0)
     paths = [path for treasure in treasures for path in trajectories(treasure, start, ROOMS // 2)]
     index = {choice: i for i, choice in enumerate(logp)}

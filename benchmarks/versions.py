@@ -87,15 +87,15 @@ def serve(clock: str, precision: str) -> None:
     logging.disable_progress_bar()
     torch.set_num_threads(1)
     now = time.process_time if clock == "cpu" else time.perf_counter
-    made: dict[str, Callable[[], Any]] = {}
+    prepared: dict[str, Callable[[], Any]] = {}
     for line in sys.stdin:
-        if line not in made:
-            made.clear()
+        if line not in prepared:
+            prepared.clear()
             program, size, name, batch = line.split()
-            made[line] = PROGRAMS[program](size, name, int(batch), **PRECISIONS[precision])
-            made[line]()
+            prepared[line] = PROGRAMS[program](size, name, int(batch), **PRECISIONS[precision])
+            prepared[line]()
         start = now()
-        made[line]()
+        prepared[line]()
         print(now() - start, flush=True)
 
 
@@ -146,16 +146,16 @@ class Versions:
 
 def main() -> None:
     """Print a line per cell: median seconds of both versions, and the median of the ratios pair by pair."""
-    asked = tyro.cli(Versions, description=(__doc__ or "").split("\n\n")[0])
+    args = tyro.cli(Versions, description=(__doc__ or "").split("\n\n")[0])
     here = Path(__file__).resolve().parents[1]
-    now, before = (Version(tree, asked.clock, asked.precision) for tree in (here, asked.before.resolve()))
+    now, before = (Version(tree, args.clock, args.precision) for tree in (here, args.before.resolve()))
     print("| program | size | workload | batch | before (s) | now (s) | now / before |\n|---|---|---|---|---|---|---|")
     cells = [
         f"{program} {size} {name} {batch}"
-        for program in asked.programs for size in asked.sizes for name in asked.workloads for batch in asked.batches
+        for program in args.programs for size in args.sizes for name in args.workloads for batch in args.batches
     ]  # fmt: skip
     for cell in cells:
-        pairs = [(now.seconds(cell), before.seconds(cell)) for _ in range(asked.repetitions)]
+        pairs = [(now.seconds(cell), before.seconds(cell)) for _ in range(args.repetitions)]
         ratio = statistics.median(mine / other for mine, other in pairs)
         mine, other = (statistics.median(column) for column in zip(*pairs, strict=True))
         print(f"| {' | '.join(cell.split())} | {other:.3f} | {mine:.3f} | {ratio:.2f} |", flush=True)

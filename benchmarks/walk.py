@@ -56,10 +56,10 @@ class Walk:
 
     def files(self) -> dict[str, list[str]]:
         """Return the functions by file."""
-        found: dict[str, list[str]] = defaultdict(list)
+        functions: dict[str, list[str]] = defaultdict(list)
         for code in sorted(self.codes, key=lambda code: (code.co_filename, code.co_firstlineno)):
-            found[code.co_filename.removeprefix(f"{PACKAGE}/")].append(code.co_qualname)
-        return dict(found)
+            functions[code.co_filename.removeprefix(f"{PACKAGE}/")].append(code.co_qualname)
+        return dict(functions)
 
 
 def iterate(frame: FrameType | None) -> Iterator[FrameType]:

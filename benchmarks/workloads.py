@@ -151,8 +151,8 @@ def bench_model(
         source = find_model(size)
         if not Path(source).is_dir() or vocab is not None:
             raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}, and folders of models")
-        whole = ModelConfig(**({"context": context or 2**30, "chat": "off"} | plain | settings))  # type: ignore[arg-type]
-        return load_model(source, whole, adapter, seed)
+        pretrained = ModelConfig(**({"context": context or 2**30, "chat": "off"} | plain | settings))  # type: ignore[arg-type]
+        return load_model(source, pretrained, adapter, seed)
     layers, width, heads = SIZES[size]
     vocab, context = vocab or VOCAB.get(size, GPT2_VOCAB), context or workload.context
     shape = {"family": family, "layers": layers, "width": width, "heads": heads, "context": context}
@@ -179,8 +179,8 @@ def make_bench_model(
 @lru_cache(maxsize=8)
 def make_tokenizer(name: str) -> Any:
     """Train the tokenizer of a workload. It has at most `TOKENS` tokens, and each choice label is a single token."""
-    made = workload(name)
-    return train_tokenizer(texts_of(made), TOKENS - made.choices, made.choices)
+    work = workload(name)
+    return train_tokenizer(texts_of(work), TOKENS - work.choices, work.choices)
 
 
 def texts_of(made: Workload) -> Iterator[str]:

@@ -56,5 +56,5 @@ def module_of(name: str) -> Any:
 
 def make(name: str) -> TextEnv:
     """Make a stranger with its default arguments."""
-    made: TextEnv = getattr(module_of(name), STRANGERS[name].class_name)()
-    return made
+    env: TextEnv = getattr(module_of(name), STRANGERS[name].class_name)()
+    return env

@@ -70,8 +70,8 @@ def play_best(name: str, split: str = "test") -> float:
     """Return the success of the best known player on the tasks of a split."""
     env, best, won = make(name), module_of(name).best, 0
     tasks = env.tasks(split)
-    for number, task in enumerate(tasks):
-        _, info = env.reset(seed=number, options={"task": task})
+    for seed, task in enumerate(tasks):
+        _, info = env.reset(seed=seed, options={"task": task})
         while not env.done:
             _, _, _, _, info = env.step(info["actions"].index(best(env)))
         won += env.success
@@ -131,19 +131,19 @@ def main() -> None:
     parser.add_argument("--shown", type=int, default=0, help="number of recorded demonstrations")
     parser.add_argument("--folder", type=Path, default=Path("runs/strangers"))
     parser.add_argument("--out", type=Path, default=None)
-    asked, words = parser.parse_known_args()
+    args, words = parser.parse_known_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    if asked.minutes:
-        words += ["--minutes", f"{asked.minutes:g}"]
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    out = asked.out or asked.folder / "lines.jsonl"
+    if args.minutes:
+        words += ["--minutes", f"{args.minutes:g}"]
+    args.folder.mkdir(parents=True, exist_ok=True)
+    out = args.out or args.folder / "lines.jsonl"
     lines = [json.loads(text) for text in out.read_text(encoding="utf-8").splitlines()] if out.is_file() else []
-    for seed in asked.seeds:
-        for name in asked.names:
-            key = name, seed, asked.shown, words
+    for seed in args.seeds:
+        for name in args.names:
+            key = name, seed, args.shown, words
             if any((line["name"], line["seed"], line["shown"], line["words"]) == key for line in lines):
                 continue
-            lines.append({**train(name, seed, asked.folder, asked.shown, words), "best": round(play_best(name), 4)})
+            lines.append({**train(name, seed, args.folder, args.shown, words), "best": round(play_best(name), 4)})
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(lines[-1]) + "\n")
             print(json.dumps(lines[-1]), flush=True)

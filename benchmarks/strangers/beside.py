@@ -65,8 +65,8 @@ def searched(name: str, recipe: Recipe, seed: int) -> tuple[int, int, int]:
     sample = list(chain.from_iterable(random_play(tasks, count.make, seed, 16, 2000)))
     wins = 0
     if not luck_decides(count.make, tasks) and signal_of(sample).won / len(sample) < 0.5:
-        found = find_wins(count.make, tasks, recipe.rl.own_wins_steps, seed, recipe.rl.own_wins_detours)
-        wins = sum(len(episodes) for episodes, _ in found)
+        own_wins = find_wins(count.make, tasks, recipe.rl.own_wins_steps, seed, recipe.rl.own_wins_detours)
+        wins = sum(len(episodes) for episodes, _ in own_wins)
     return wins, count.episodes, count.steps
 
 
@@ -190,9 +190,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder of benchmarks.strangers.bench")
     parser.add_argument("peer", type=Path, help="lines of benchmarks.strangers.peer")
-    asked = parser.parse_args()
-    peers = [json.loads(text) for text in asked.peer.read_text(encoding="utf-8").splitlines()]
-    print(table(asked.folder, peers))
+    args = parser.parse_args()
+    peers = [json.loads(text) for text in args.peer.read_text(encoding="utf-8").splitlines()]
+    print(table(args.folder, peers))
 
 
 if __name__ == "__main__":

@@ -62,10 +62,10 @@ class Castle(TextEnv):
         if self.room == ROOMS:
             return []
         _, key, door = self.plan[self.room]
-        ways = [name for name, step in WALK.items() if all(0 <= n < SIZE for n in np.add(self.at, step))]
+        actions = [name for name, step in WALK.items() if all(0 <= n < SIZE for n in np.add(self.at, step))]
         if self.at == key and not self.held:
-            ways.append("take key")
-        return [*ways, "open door"] if self.at == door and self.held else ways
+            actions.append("take key")
+        return [*actions, "open door"] if self.at == door and self.held else actions
 
 
 def best(env):

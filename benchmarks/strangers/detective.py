@@ -44,8 +44,8 @@ class Detective(TextEnv):
         _, thief, denied = self.cases[self.solved]
         if action.startswith("ask"):
             garment = action.removeprefix("ask about ")
-            asked = sum(known == garment for known, _ in self.clues)
-            self.clues.append((garment, denied[garment][asked]))
+            count = sum(earlier == garment for earlier, _ in self.clues)
+            self.clues.append((garment, denied[garment][count]))
             return Outcome(-0.02)
         if action != f"accuse {NAMES[thief]}":
             return Outcome(-0.5, terminated=True)
@@ -62,8 +62,8 @@ class Detective(TextEnv):
             lines.append(
                 f"{name}: " + ", ".join(f"{look} {garment}" for look, garment in zip(looks, WORN, strict=True))
             )
-        heard = [f"The thief had no {value} {garment}." for garment, value in self.clues]
-        return "\n".join([*lines, "Witnesses: " + (" ".join(heard) or "not asked yet.")]) + "\n"
+        statements = [f"The thief had no {value} {garment}." for garment, value in self.clues]
+        return "\n".join([*lines, "Witnesses: " + (" ".join(statements) or "not asked yet.")]) + "\n"
 
     def legal_actions(self):
         if self.solved == CASES:

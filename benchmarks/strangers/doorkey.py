@@ -35,8 +35,8 @@ class Doorkey(GymTextEnv):
 
     def apply(self, action):
         outcome = super().apply(action)
-        held, ahead = self.wrapped.carrying, self.wrapped.grid.get(*self.wrapped.front_pos)
-        reached = set() if held is None else {f"took a {held.type}"}
+        carried, ahead = self.wrapped.carrying, self.wrapped.grid.get(*self.wrapped.front_pos)
+        reached = set() if carried is None else {f"took a {carried.type}"}
         if action == "toggle" and getattr(ahead, "is_open", False):
             reached.add("opened a door")
         new = reached - self.rewarded

@@ -23,9 +23,9 @@ def words_of(observation: Observation) -> Iterator[tuple[Slot, str]]:
         "actions": observation.actions,
     }
     for part, lines in parts.items():
-        for number, line in enumerate(lines):
+        for line_index, line in enumerate(lines):
             for position, word in enumerate(line.split()):
-                yield (part, number, position), word
+                yield (part, line_index, position), word
 
 
 class OneHot:

@@ -28,12 +28,12 @@ class Ferry(TextEnv):
 
     def begin(self, task):
         rng = np.random.default_rng(task.payload["seed"])
-        self.names, self.feuds, found = [], [], None
-        while found is None:
+        self.names, self.feuds, solution = [], [], None
+        while solution is None:
             self.names = [ANIMALS[i] for i in rng.choice(len(ANIMALS), size=PASSENGERS, replace=False)]
             pairs = list(combinations(self.names, 2))
             self.feuds = [pairs[i] for i in rng.choice(len(pairs), size=FEUDS, replace=False)]
-            found = plan(self.names, [], "west", self.feuds)
+            solution = plan(self.names, [], "west", self.feuds)
         self.west, self.boat, self.side, self.quarrel = list(self.names), [], "west", ""
 
     def apply(self, action):

@@ -40,8 +40,8 @@ class Mailroom(TextEnv):
             groups = {}
             for parcel in parcels:
                 groups.setdefault(place_of(parcel, self.rules), []).append(parcel)
-        chosen = rng.choice(places, size=PARCELS)
-        self.parcels = [groups[place][rng.integers(len(groups[place]))] for place in chosen]
+        destinations = rng.choice(places, size=PARCELS)
+        self.parcels = [groups[place][rng.integers(len(groups[place]))] for place in destinations]
         self.sorted = 0
 
     def apply(self, action):

@@ -210,20 +210,20 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300_000, help="steps of the environment")
     parser.add_argument("--cpu-seconds", type=float, default=600.0, help="processor seconds of a training")
     parser.add_argument("--out", type=Path, default=Path("runs/strangers/peer.jsonl"))
-    asked = parser.parse_args()
+    args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     lines: list[dict[str, Any]] = []
-    if asked.out.is_file():
-        lines = [json.loads(text) for text in asked.out.read_text(encoding="utf-8").splitlines()]
-    budget = Budget(asked.steps, asked.cpu_seconds)
-    for seed in asked.seeds:
-        for name in asked.names:
+    if args.out.is_file():
+        lines = [json.loads(text) for text in args.out.read_text(encoding="utf-8").splitlines()]
+    budget = Budget(args.steps, args.cpu_seconds)
+    for seed in args.seeds:
+        for name in args.names:
             key = name, seed, budget._asdict()
             if any((line["name"], line["seed"], line["budget"]) == key for line in lines):
                 continue
             lines.append(train(name, seed, budget))
-            with asked.out.open("a", encoding="utf-8") as file:
+            with args.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(lines[-1]) + "\n")
             print(json.dumps({key: value for key, value in lines[-1].items() if key != "evaluations"}), flush=True)
 
