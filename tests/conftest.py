@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import reflectrl
 from benchmarks.forks import Forks
@@ -20,6 +21,10 @@ from tests.machines import Machine
 from tests.order import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 
 __all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
+
+# How long a machine takes to draw examples says nothing about the code, and on a busy one it fails a test.
+settings.register_profile("suite", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 gc.disable()  # until everything is imported, see pytest_collection_finish
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
