@@ -24,7 +24,7 @@ from reflectrl.core.types import UserError
 BY_PATH = ("envs", "rewards", "engines")
 """Kinds of plug-ins that may be named by import path. In a recipe's file, such a name needs the user's trust."""
 ENGINE = ("submit", "news", "close", "env_worker")
-"""Methods of an engine, a class that makes artifacts and hosts environments elsewhere (`pipeline.workers.Engine`)."""
+"""Methods of an engine, a class that makes artifacts and hosts environments elsewhere (`runs.workers.Engine`)."""
 
 MOVED = {"reflectrl.envs.adapter:GymTextEnv": "reflectrl.core.envs.adapter:GymTextEnv"}
 """Old import paths in recipes and run folders, and the present ones."""

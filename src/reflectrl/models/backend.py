@@ -29,7 +29,7 @@ Completion = tuple[Ids, tuple[float, ...]]
 Draw = Callable[[Tensor, Sequence[np.random.Generator]], tuple[Tensor, Tensor]]
 """(logits (B, V), a generator per row) -> one token per row (B,) and its log-probability (B,).
 
-See `players.policy.sampler`.
+See `models.players.sampler`.
 """
 
 

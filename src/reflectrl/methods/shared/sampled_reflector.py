@@ -32,7 +32,7 @@ class SampledReflector(Reflector):
         self._ends: dict[int, float] = {}
 
     def _draw(self, logits_BV: Tensor, generators: Sequence[np.random.Generator]) -> tuple[Tensor, Tensor]:
-        """Draw tokens as `players.policy.draw` does, and record the log-probability of each end-of-text."""
+        """Draw tokens as `models.players.draw` does, and record the log-probability of each end-of-text."""
         tokens_B, logp_B = draw(logits_BV, generators, self.sampling)
         for row in (tokens_B == self.lm.tokenizer.eos_token_id).nonzero()[:, 0].tolist():
             self._ends[id(generators[row])] = float(logp_B[row])

@@ -111,9 +111,8 @@ class Search:
         matching_F = np.flatnonzero(scores_D > 0)
         if most is not None:
             matching_F = matching_F[scores_D[matching_F] >= _least(scores_D[matching_F], most)]
-        order_F = matching_F[np.argsort(-scores_D[matching_F], kind="stable")][
-            :most
-        ]  # stable: files are sorted by path
+        # Stable, since files are sorted by path.
+        order_F = matching_F[np.argsort(-scores_D[matching_F], kind="stable")][:most]
         return [(self.repository.files[i], score) for i, score in zip(order_F, scores_D[order_F].tolist(), strict=True)]
 
     def rarity(self, word: str) -> float:
