@@ -70,6 +70,8 @@ class Settings:
     """Number of its tasks; 0 takes all."""
     games: str = ""
     """Folder of ALFWorld's games; "" is the default."""
+    longer: int = 1
+    """Factor by which the optimiser steps of all arms are multiplied."""
     out: Path = Path("runs/remembering")
     """Folder of the runs. The results are in a file of this name with the ending .jsonl."""
 
@@ -82,8 +84,8 @@ def main(settings: Settings) -> None:
     for seed in settings.seeds:
         for world in settings.worlds:
             for arm in settings.arms:
-                cell = {"world": world, "arm": arm, "seed": seed, "split": settings.split}
-                done = any(cell.items() <= line.items() for line in lines)
+                cell = {"world": world, "arm": arm, "seed": seed, "split": settings.split, "longer": settings.longer}
+                done = any(cell.items() <= ({"longer": 1} | line).items() for line in lines)
                 if not done and (arm != "written" or world in WRITTEN):
                     lines.append({**cell, **run_cell(settings, world, arm, seed), "commit": commit()})
                     with results.open("a", encoding="utf-8") as file:
@@ -91,27 +93,29 @@ def main(settings: Settings) -> None:
     print("\n".join(table(lines)))
 
 
-def recipe_of(world: World, arm: Arm, seed: int, games: str = "") -> dict[str, Any]:
+def recipe_of(settings: Settings, world: World, arm: Arm, seed: int) -> dict[str, Any]:
     """Return the settings of a cell's run."""
     changed = json.loads(json.dumps(WORLDS[world]))
     if arm == "written":
         changed["env"] |= WRITTEN[world]
     if arm == "carried":
         changed["play"]["reflection"] = "carried"
-    if games and world == "alfworld":
-        changed["env"]["games"] = games
+    if settings.games and world == "alfworld":
+        changed["env"]["games"] = settings.games
+    for steps in ("steps", "policy_steps"):
+        changed["sft"][steps] *= settings.longer
     arms = ["sft"] if arm in ("fresh", "carried") else ["sft-no-reflection"]
     return {**changed, "arms": arms, "seeds": [seed], "threads": 1}
 
 
 def run_cell(settings: Settings, world: World, arm: Arm, seed: int) -> dict[str, Any]:
     """Train the players of a cell, or continue, and play the held-out tasks."""
-    recipe, folder = recipe_of(world, arm, seed, settings.games), settings.out / f"{world}-{arm}-{seed}"
+    recipe, folder = recipe_of(settings, world, arm, seed), settings.out / f"{world}-{arm}-{seed}"
     recipe["eval"] = {"splits": [settings.split], "sampling": ["greedy"], "episodes": settings.episodes}
     start = time.process_time()
     reflectrl.train(recipe.pop("env"), folder, until="sft", **recipe)
     trained = time.process_time()
-    recipe = recipe_of(world, arm, seed, settings.games) | {"eval": recipe["eval"]}
+    recipe = recipe_of(settings, world, arm, seed) | {"eval": recipe["eval"]}
     run = reflectrl.train(recipe.pop("env"), folder, until="eval", **recipe)
     [row] = [row for row in run.results["rows"] if row["stage"] in ("full", "all") and row.get("group") is None]
     return {
