@@ -234,7 +234,9 @@ def _with_files(sample: Sample, games: Sequence[Game], asked: Asked) -> Iterator
     compiling = [_milliseconds(partial(_compiled, game.id, *sample.files[game.id])) for game in games]
     yield _row("reset from PDDL, ms", len(games), compiling)
     if find_spec("textworld") is None or find_spec("alfworld") is None:
-        print(f"the reference engine is not there; {install('alfworld')}", file=sys.stderr)
+        print(
+            f"the reference engine is not installed, so its rows are left out; {install('alfworld')}", file=sys.stderr
+        )
     elif asked.reference:
         yield from _beside_reference(sample, _spread(games, asked.reference), asked)
 

@@ -60,7 +60,7 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error(f"{args.sweep} has {len(lines):,} games, of which {len(same):,} are in {args.source}")
     again = {game for game, equal in same.items() if not equal}
     for game in sorted(again):
-        print(f"{game}: to be compared again")
+        print(f"{game}: differs, will be compared again")
     print(f"{len(same) - len(again):,} of {len(same):,} games as the reference has them")
     if again:
         args.sweep.replace(args.sweep.with_name(f"{args.sweep.name}.before"))

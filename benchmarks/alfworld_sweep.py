@@ -297,7 +297,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--stock", action="store_true", help="the reference as it is, not made faster")
     args = parser.parse_args(words)
     if find_spec("textworld") is None or find_spec("alfworld") is None:
-        parser.error(f"the reference engine is not there; {install('alfworld')}")
+        parser.error(f"the reference engine is not installed; {install('alfworld')}")
     interrupted = False
     try:
         for line in sweep(args.source, args.out, args.processes, args.every, args.stock):

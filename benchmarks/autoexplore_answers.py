@@ -1,6 +1,6 @@
-"""Answers to AutoExplore's questions by the arms of runs, by search and by chance. `autoexplore_quality` sums them up.
+"""Answers to AutoExplore's questions by the arms of runs, by search and by chance. `autoexplore_quality` reports them.
 
-An answer ranks files. An arm's ranking comes from its episode, which is walked again (`autoexplore.locate.walks`).
+An answer ranks files. An arm's ranking comes from its episode, which is replayed (`autoexplore.locate.agent.retrace`).
 First comes the identified file. Then come the files that could have been identified in the last step, sorted by the
 probability that the player gave them, or in the order shown if it has no probabilities. The other files follow in the
 order of the search.
@@ -85,12 +85,12 @@ class Run:
         prefix: put before the names of the run's arms.
 
     Raises:
-        UserError: if it is no run folder, or has another environment.
+        UserError: it is not a run folder, or has another environment.
     """
 
     def __init__(self, folder: Path, library: str = "", prefix: str = "") -> None:
         if not (folder / "recipe.toml").is_file():
-            raise UserError(f"{folder} is no run folder (it has no recipe.toml)")
+            raise UserError(f"{folder} is not a run folder (it has no recipe.toml)")
         self.folder, self.prefix = folder, prefix
         recipe = load_recipe(folder / "recipe.toml")
         env = make({**recipe.env, **({"library": library} if library else {})})

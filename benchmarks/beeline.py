@@ -1,4 +1,4 @@
-"""Score of a run's arms in BeelineBench's own search, on trials that are not official ones.
+"""Score a run's arms in BeelineBench's own search, on trials that are not official ones.
 
     python -m benchmarks.beeline runs/beeline --arms sft-no-reflection,sft --trials 20
 
@@ -127,7 +127,7 @@ def trained(settings: Settings) -> dict[str, Callable[[Any], Choose]]:
     for run in settings.runs:
         recipe = run / "recipe.toml"
         if not recipe.is_file():
-            raise UserError(f"{run} is no run folder (it has no recipe.toml)")
+            raise UserError(f"{run} is not a run folder (it has no recipe.toml)")
         for arm in (arm for arm in read_recipe(recipe).arms if arm in wanted):
             name = arm if len(settings.runs) == 1 else f"{run.name}:{arm}"
             agent = load_agent(run, arm, settings.seed)

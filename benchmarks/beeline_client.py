@@ -3,7 +3,7 @@
     python -m benchmarks.beeline_client run --chooser ours --domain rush_hour
 
 Arguments and files are those of `beelinebench`. The program rejects many easy boards of Rush Hour for each trial.
-`reflectrl.wings.planning` rejects the same ones some 30 times as fast, and so has the same trials (a test compares
+`reflectrl.wings.planning` rejects the same boards some 30 times as fast, so its trials are the same (a test compares
 them).
 """
 

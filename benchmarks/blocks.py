@@ -1,4 +1,4 @@
-"""Attention of many small blocks on a CPU: one call per block beside padded batches, in turns, in one process.
+"""Time attention over many small blocks on a CPU: one call per block, or padded batches, in turns, in one process.
 
     python -m benchmarks.blocks
 

@@ -1,4 +1,4 @@
-"""Does an exported page play as `reflectrl play` does, and how fast? Tested in a real headless browser.
+"""Compare an exported page with `reflectrl play`, step by step and in speed, in a real headless browser.
 
     reflectrl run taxi && reflectrl export-browser runs/taxi
     python -m benchmarks.browser runs/taxi
@@ -6,7 +6,7 @@
 Every task of the page is played twice, greedily: by the page, opened from the disk, and by the players in Python.
 Actions and reflections are compared step by step; the exit code is 1 if any differ. The program also prints the
 folder's size, the seconds from opening the page to its first observation, and the steps per second of both, one episode
-at a time. (Both cache what they wrote on equal prompts.)
+at a time. (Both cache what they wrote for equal prompts.)
 """
 
 from __future__ import annotations

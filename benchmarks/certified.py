@@ -5,8 +5,8 @@
     python -m benchmarks.certified --names benchmarks.planted:NoKey taxi --minutes 2
 
 The verdict on an environment with a planted fault is right if it names this fault; on a sound one, if it names none. A
-line of JSON per environment goes to `--out`; lines that are there already are not made again. The exit code is 1 if
-more than two verdicts are wrong.
+line of JSON per environment goes to `--out`; environments that have a line there already are skipped. The exit code is
+1 if more than two verdicts are wrong.
 """
 
 from __future__ import annotations

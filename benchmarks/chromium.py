@@ -70,7 +70,7 @@ class Browser:
         while b"\0" not in self._buffer:
             chunk = os.read(self._in, 1 << 20)
             if not chunk:
-                raise EOFError("the browser went away")
+                raise EOFError("the browser closed the connection")
             self._buffer += chunk
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)

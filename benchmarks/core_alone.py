@@ -1,8 +1,8 @@
-"""Run the tests of what a run needs on a copy of the package without the rooms that can go.
+"""Run the core's tests on a copy of the package without the rooms that a run does not need (`lines.REMOVABLE`).
 
     python -m benchmarks.core_alone
 
-Further words go to pytest, such as `-x` or `tests/core`.
+Further arguments go to pytest, such as `-x` or `tests/core`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COPIED = ("src", "tests", "docs", "pyproject.toml", *(f"benchmarks/{name}.py" fo
 
 
 def copy_core(folder: Path) -> None:
-    """Copy the package and its tests without the rooms that can go."""
+    """Copy the package and its tests without the rooms that a run does not need."""
 
     def ignored(path: str, names: list[str]) -> list[str]:
         return [name for name in names if name == "__pycache__" or Path(path, name) in LEFT_OUT]

@@ -5,8 +5,8 @@
 With `--counted`, updates of small models run under torch's counter of floating-point operations, rollouts and learning
 separately. Model size, batch, horizon and number of actions are varied one at a time, and each count is compared with
 the formula. The number of operations does not depend on how busy the machine is. Next come the formulas' values for
-larger models on 1, 8 and 16 GPUs: seconds from a GPU's peak rate and the share of it that is reached, bytes of weights,
-gradients and optimiser, and the bytes that an all-reduce sends. These lines are calculated, not measured.
+larger models on 1, 8 and 16 GPUs: seconds (from a GPU's peak rate and the share of it that is reached), bytes of
+weights, gradients and optimiser, and the bytes that an all-reduce sends. These lines are calculated, not measured.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Milliseconds of a decision without torch, beside two small deciders of the package index, on one core.
+"""Milliseconds per decision without torch, compared with two small deciders from PyPI, on one core.
 
     pip install sparrow-decider simthinkd
     OMP_NUM_THREADS=1 python -m benchmarks.decision_peers
 
-Each is asked through its own interface, about another state every time, so nothing comes from a cache: rendering and
+Each is asked through its own interface, about a new state every time, so nothing comes from a cache. Rendering and
 tokenizing are included. Ours are policies with random weights that score options (`play.scoring = "options"`), since
-only time is measured. `simthinkd` knows at most eight options. Times are of the processor, in milliseconds: medians of
+only time is measured. `simthinkd` knows at most eight options. Times are processor time, in milliseconds: medians of
 interleaved repetitions.
 
 The three differ in what they can do: ours and `simthinkd`'s answer one question in one world, after training for it;

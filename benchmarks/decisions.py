@@ -1,10 +1,10 @@
-"""Decisions among options by a learned head: the engine beside the runtime in numpy, and the order of options.
+"""Time decisions among options by a learned head: the engine beside the numpy runtime, and the effect of the order.
 
     OMP_NUM_THREADS=1 python -m benchmarks.decisions
 
 A scratch model of about 2M parameters, on one core. The state (100 tokens) has been read before, so a decision reads
-the options. Times are of the processor, in milliseconds: the smallest of interleaved repetitions, since other load on a
-machine can only add to them.
+only the options. Times are processor time, in milliseconds: the smallest of interleaved repetitions, since other load
+on a machine can only add to them.
 
 - `engine`: `play.scoring = "options"` in float32, and with `model.mixed_play` (bfloat16).
 - `numpy`: the same policy without torch.

@@ -1,4 +1,4 @@
-"""Draft tokens with a trained reflector: whole episodes of a finished run with and without drafts, side by side.
+"""Compare play with and without draft tokens, for the trained reflector of a finished run, on whole episodes.
 
     python -m benchmarks.drafts runs/taxi --arm reflect-rl --episodes 32 --batches 1 16
 

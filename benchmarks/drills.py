@@ -1,4 +1,4 @@
-"""Runs that are killed, whose disk is full, or whose files are damaged: do they continue to the same end?
+"""Check that a run continues to the same end after it is killed, its disk is full, or its files are damaged.
 
     python -m benchmarks.drills --kills 100 --terms 30 --newest 20 --corruptions 20
     mount -t tmpfs -o size=16m tmpfs /mnt/small
@@ -335,7 +335,7 @@ def killed_while_learning(server: Server, folder: Path, seed: int) -> Path:
         server.run(folder, wait, kill)
         if newest_state(folder / "run"):  # there is none if the training ended meanwhile
             return folder
-    raise SystemExit("no run was killed while a state was there")
+    raise SystemExit("no run was killed after its first state was saved; raise --kills")
 
 
 def interrupted(
@@ -419,7 +419,7 @@ def main(words: Sequence[str] | None = None) -> int:
     print(f"\n{table(outcomes)}", end="")
     bad = any(map(is_bad, outcomes))
     if bad:
-        print(f"the folders of those that went wrong are in {workspace}")
+        print(f"the folders of failed runs are in {workspace}")
     else:
         shutil.rmtree(workspace)
     return int(bad)

@@ -1,4 +1,4 @@
-"""Faults and kills around the client of endpoints: `python -m benchmarks.endpoint_drill`.
+"""Test the client of endpoints under faults and kills: `python -m benchmarks.endpoint_drill`.
 
 A server on this machine answers a fifth of the requests badly (429, 500, time-out, dropped connection, garbage). A
 process asks it 1,000 questions. The process is killed and started again five times, runs out of a budget that is too

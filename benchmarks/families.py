@@ -1,6 +1,6 @@
-"""Check every family of causal language models in the library: does the engine match its numbers, or what runs it?
+"""Check every family of causal language models in the library: which engine runs it, and do the numbers match?
 
-    python -m benchmarks.families                 # all, in a minute or two
+    python -m benchmarks.families                 # all families, in a minute or two
     python -m benchmarks.families llama gemma2    # some
 
 The models are tiny. Their random weights are large enough to make each family's peculiarities visible in the numbers.

@@ -4,7 +4,7 @@
     python -m benchmarks.gpu results/ --rehearse            # the same parts, tiny, on a CPU: run by the tests
 
 Every part is a command in a process of its own with a time limit, so a failure ends only that part. Tests, recipes and
-measurements of memory run side by side; whatever is timed has the machine to itself. Rows are appended to
+measurements of memory run side by side; timed parts have the machine to themselves. Rows are appended to
 `results/gpu.jsonl` as they come, and a part's whole output is in `results/NAME.log`. A part that would begin after the
 time is over is skipped and reported. `scripts/gpu_day.sh` prepares what such a machine may lack.
 """

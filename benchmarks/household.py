@@ -60,7 +60,7 @@ class Household(TextEnv):
 
     def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
         if split not in SPLITS or stage not in (None, "full"):
-            raise UserError(f"household: there is no split {split!r} with a stage {stage!r}")
+            raise UserError(f"household: unknown split {split!r} or stage {stage!r}")
         first = SPLITS.index(split) * self.count
         return [Task(f"household-{i}", "household", {"seed": i}, split) for i in range(first, first + self.count)]
 

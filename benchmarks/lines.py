@@ -1,4 +1,4 @@
-"""Count lines and lines of code: of each room and wing of the package, and of the other folders.
+"""Count lines and lines of code in each room and wing of the package, and in the other folders.
 
     python -m benchmarks.lines
 

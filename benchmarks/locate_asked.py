@@ -1,4 +1,4 @@
-"""Count the words of questions: a word that questions about any repository hold says little about one of its files.
+"""Count the words of questions. A word that occurs in questions about any repository says little about a file.
 
     python -m benchmarks.locate_asked QUESTIONS.jsonl... --out src/reflectrl/wings/autoexplore/locate/data/asked.txt
 

@@ -4,10 +4,10 @@
     python -m benchmarks.locate_compare MINED/test.jsonl --trees MINED/trees --sets swe-qa.npz train.npz --folds FOLDS
     python -m benchmarks.locate_compare swe-qa.jsonl --trees REPOS --sets swe-qa.npz train.npz --folds FOLDS --most 1000
 
-Repositories of the sets are ranked by the weights of the fold that left them out, others by those in the package.
+Repositories of the sets are ranked with the weights of the fold that left them out, others with those in the package.
 Beside `locate`: the same without word vectors, its first code file, a sum of grounds by hand, the shipped word
 vectors alone, BM25 over whole files (`bm25s`), BM25 over passages with the ranking of `semble` (without its model),
-ripgrep (`rg`), and the first code file of BM25. What is not installed is left out, and said so. Needs `pip
+ripgrep (`rg`), and the first code file of BM25. Searches that are not installed are reported and left out. Needs `pip
 install bm25s semble`.
 """
 

@@ -1,11 +1,11 @@
-"""Mine pairs of words that mean the same in code: what a docstring or a commit message says, and what names say.
+"""Mine pairs of words that mean the same: one from a docstring or commit message, one from names in the code.
 
     python -m benchmarks.locate_pairs TREES... --clones CLONES --out .../locate/data/pairs.txt
 
 Two sources: the first sentence of a definition's documentation and the words of its name; the message of a commit and
-the names of the files and folders that it changed. A pair counts by normalized mutual information (Bouma 2009) if it
-stands in `LEAST` repositories: no project's private language is learned. The program reads training repositories
-only.
+the names of the files and folders that it changed. Pairs that occur in at least `LEAST` repositories are ranked by
+normalized mutual information (Bouma 2009); rarer ones could be the private language of a project. Only training
+repositories are read.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m benchmarks.locate_speed DIR --copies 1
 
-DIR is a repository. With more copies, it stands in as many folders beside each other, to reach 30,000 or 100,000 files.
-Processor seconds include those of the processes that take files apart. On a busy machine only they can be compared.
+DIR is a repository. With --copies, it is copied into as many folders, to reach 30,000 or 100,000 files. Processor
+seconds include those of the processes that parse files. On a busy machine, only processor seconds can be compared.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def measure(root: Path, cache: Path) -> None:
     changed.write_bytes(changed.read_bytes() + b"\n# one more line\n")
     clock = Clock()
     engine.index.refresh()
-    print(f"one changed file: {clock}, {engine.index.indexed} taken apart")
+    print(f"one changed file: {clock}, {engine.index.indexed} parsed")
     print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 

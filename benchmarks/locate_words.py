@@ -1,4 +1,4 @@
-"""Make the table of word vectors of `locate`: what words of code and English mean, from the package `wordllama` (MIT).
+"""Make the table of word vectors of `locate`, for words of code and English, from the package `wordllama` (MIT).
 
     python -m benchmarks.locate_words TREES... --out src/reflectrl/wings/autoexplore/locate/data/words.npz
 

@@ -4,7 +4,7 @@
 
 The update is taken from `benchmarks.update`: 16 steps of taxi with LoRA on a 4-layer model, each in a fresh process.
 The memory before the update (the weights) is not counted. If every weight is trained, the gradient of the embedding
-table is in any case as large as the table. This case is shown separately.
+table is as large as the table in any case, so this case is shown separately.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ the newcomers:
 - `template`: edits twenty lines of what `init` wrote, for another world;
 - `smallest`: replaces it by the smallest hand-written environment, `src/reflectrl/examples/add_up.py`;
 - `frozenlake`: replaces it by `FrozenLake-v1` through the adapter, `src/reflectrl/examples/frozen_maps.py`;
-- `market`, `bakery`, `castle`: replace it by one of `benchmarks/strangers`, and train with `run --minutes 10`. They are
-  drilled only where they are named, and so are
-- `ferry`, `detective`, `pantry`, `mailroom`, written by an author who had not seen the learner.
+- `market`, `bakery`, `castle`: replace it by one of `benchmarks/strangers`, and train with `run --minutes 10`. They run
+  only if they are named;
+- `ferry`, `detective`, `pantry`, `mailroom`: the same, written by an author who had not seen the learner.
 
 The virtual environment borrows the packages that are installed here, so that nothing is downloaded. With `--fresh` it
 is empty at first, and pip installs everything by `constraints.txt`. Wall-clock and CPU seconds are shown separately,
-since a machine may do other things too. Further words, such as `--threads 1`, go to `reflectrl run`.
+since a machine may do other things too. Further arguments, such as `--threads 1`, go to `reflectrl run`.
 
 The exit code is 1 if a newcomer needs more than 10 commands or more minutes than its limit (10; of strangers 20), or
 wins too few tasks.
@@ -65,7 +65,7 @@ def edit_template(text: str) -> str:
     """Write another world into the template, by editing about twenty lines."""
     for old, new in EDITS.items():
         if old not in text:
-            raise UserError(f"the template has no {old!r} any more")
+            raise UserError(f"the template no longer has {old!r}")
         text = text.replace(old, new)
     return text
 

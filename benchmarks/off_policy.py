@@ -2,8 +2,8 @@
 
     python -m benchmarks.off_policy --logs 100 --episodes 400
 
-Behind every log are players that take the expert's action with one probability, and any action otherwise, and win 10 to
-40 % of their episodes. The evaluated policy takes the expert's action more often. An interval covers if it holds the
+The players of every log take the expert's action with a fixed probability, and a random action otherwise, and win 10 to
+40 % of their episodes. The evaluated policy takes the expert's action more often. An interval covers if it contains the
 exact success rate of that policy on the log's tasks.
 """
 

@@ -3,7 +3,7 @@
     python -m benchmarks.offline --sizes 4x256 --batches 16
 
 Samples are the reflections of recorded episodes, with random rewards. The log-probabilities of the reference model are
-computed before, as in every training. A-LoL then reads as many tokens as likelihood does, and only one model is in
+computed beforehand, as in every training. A-LoL then reads as many tokens as likelihood does, and only one model is in
 memory. `throughput` and `memory` are A-LoL's values divided by likelihood's; the aims are at least 0.9 and at most 1.1.
 """
 

@@ -1,4 +1,4 @@
-"""Reflection where theory says that it must pay: players of portals, alone and in pairs, at equal processor seconds.
+"""Test reflection where theory says that it must pay: players of portals, alone and in pairs, in equal time.
 
     python -m benchmarks.portals --portals 4 --layers 2 --seeds 0 1 2 --out runs/portals.jsonl
 
@@ -6,7 +6,7 @@ A parcel goes through k portals, and a policy of few layers has to say where it 
 written before the choice, and in what training shows of the stops on the way:
 
 - alone: the policy chooses at once.
-- supervised: it chooses at once too, but an auxiliary loss taught it all stops, from the state that it chooses by.
+- supervised: it chooses at once too, but an auxiliary loss taught its hidden state all stops.
 - answer: a reflector writes the answer, and a policy reads it.
 - filler: the reflector writes words without content first, as many as there are stops before the answer.
 - steps: the reflector writes every stop.
@@ -14,7 +14,7 @@ written before the choice, and in what training shows of the stops on the way:
 
 All arms of a cell train for the same processor seconds on the same 3,000 tasks. A pair splits them (`REFLECTOR_SHARE`).
 The learning rate falls with the seconds spent, so a busy machine changes nothing but rounding noise of the clock. Every
-finished cell is a line of `--out`, and the same command continues an interrupted series. It prints a table in the end.
+finished cell is a line of `--out`, and the same command continues an interrupted series. A table is printed last.
 """
 
 from __future__ import annotations

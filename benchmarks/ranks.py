@@ -1,4 +1,4 @@
-"""One run on 1, 2 and 4 processes: the same episodes, the same gradients, and how much faster.
+"""Compare a run on 1, 2 and 4 processes: are episodes and gradients the same, and how much faster is it?
 
     python -m benchmarks.ranks [--recipe taxi-demo] [--ranks 1 2 4] [--rl.updates 20 ...]
 

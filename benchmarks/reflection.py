@@ -1,8 +1,8 @@
-"""When a reflection pays: the same policy alone and behind a reflector, in several worlds, at equal processor seconds.
+"""Measure when a reflection pays: a policy alone and with a reflector, in several worlds, in equal processor time.
 
     python -m benchmarks.reflection --worlds lake --seeds 0 1 2 --out runs/reflection.jsonl
 
-All tasks that are played in the end are new to the players. The arms differ in what is written before the choice:
+All evaluation tasks are new to the players. The arms differ in what is written before the choice:
 
 - alone: nothing.
 - deeper: nothing, by a model with twice the layers.
@@ -13,7 +13,7 @@ All tasks that are played in the end are new to the players. The arms differ in 
 
 All arms of a cell train for the same processor seconds on the same episodes. A pair splits them (`REFLECTOR_SHARE`),
 and the learning rate falls with the seconds spent. Every finished cell is a line of `--out`, and the same command
-continues an interrupted series. It prints a table in the end.
+continues an interrupted series. The program prints a table at the end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A reflector that keeps notes, where the observation does not: players with and without it, on the same episodes.
+"""Compare players with and without a reflector that keeps notes, where the observation shows no history.
 
     python -m benchmarks.remembering --worlds lights --seeds 0 1 2 --out runs/remembering
 
-The environment shows the latest reply only. The arms differ in what a player has of the past:
+The environment shows only the latest reply. The arms differ in what a player knows of the past:
 
 - none: a policy alone.
 - fresh: a pair. Its reflector is taught the same notes, but never reads what it has written before.

@@ -93,7 +93,7 @@ class Throughput:
 
     def __post_init__(self) -> None:
         if self.ranks > 1 and self.clock == "cpu":
-            raise SystemExit("several processes wait for each other: measure them by the wall's clock")
+            raise SystemExit("several processes wait for each other: measure wall-clock time instead")
 
 
 # ---- one version: a process that is asked for one update at a time ---------------------------------------------------

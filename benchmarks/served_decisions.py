@@ -1,10 +1,10 @@
-"""Latency of a served agent as a decision model, and what the order of options changes.
+"""Latency of a served agent as a decision model, and the effect of the order of options.
 
     python -m benchmarks.served_decisions runs/taxi --arm reflect-rl --concurrent 1 50
 
 This starts `reflectrl serve` for the run, as a process of its own on loopback, and asks it with TypeSafe's asynchronous
-client (extra `decisions`). There are questions of three kinds: the agent's own, about states of the run's evaluation
-episodes; and questions that it was never trained for, with 20 and with 255 options. No question is asked twice, so no
+client (extra `decisions`). There are three kinds of questions: the agent's own, about states of the run's evaluation
+episodes, and questions that it was never trained for, with 20 and with 255 options. No question is asked twice, so no
 answer comes from a cache. The program prints median and 95th percentile of the seconds per request, requests per
 second, the server's processor time per request (on Linux), and the largest change of a probability when options are
 shuffled.

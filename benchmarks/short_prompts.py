@@ -1,11 +1,12 @@
-"""A pass of learning on the prompts of small environments: blocks of a prompt one by one, and in padded batches.
+"""Time a pass of learning on prompts of small environments: blocks of a prompt one by one, or in padded batches.
 
     python -m benchmarks.short_prompts
     python -m benchmarks.short_prompts --names fusebox castle --rows 32 --scoring enumeration
 
 The prompts are what random play meets in the strangers (`benchmarks/strangers`). A pass scores the listed actions of
-`--rows` different prompts, and goes back from the loss of the actions taken, with a random model of the size of
-`init`'s: two layers of width 64. Both ways take turns, and times are processor time, so the other core may be busy.
+`--rows` different prompts, and goes back from the loss of the actions taken, with a random model as large as the one
+that `init` writes: two layers of width 64. Both methods take turns. Times are processor time, so the other core may be
+busy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Distance from `reset` to the optimiser step: named functions and files of ours that an observation passes.
+"""Count the named functions and files of ours that an observation passes from `reset` to the optimiser step.
 
     python -m benchmarks.walk [--plain] [--names]
 

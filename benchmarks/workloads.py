@@ -1,7 +1,7 @@
 """Tasks and models of the benchmarks: three workloads of natural length, and the models that play them.
 
-Whatever action is chosen, the expert's action is carried out. So a model with random weights plays full episodes, and
-every implementation reads the same text.
+The expert's action is always carried out, whatever the model chooses. So a model with random weights plays full
+episodes, and every implementation reads the same text.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def make_bench_model(
     """Make such a model of any shape; `config` gives family, layers, width, heads and context."""
     tokenizer = make_tokenizer(workload.name)
     if vocab < len(tokenizer):
-        raise UserError(f"a vocabulary of {vocab} does not hold the tokenizer's {len(tokenizer)} tokens")
+        raise UserError(f"a vocabulary of {vocab} is too small for the tokenizer's {len(tokenizer)} tokens")
     model = make_model(replace(config, vocab=len(tokenizer)), tokenizer, seed)
     model.resize_token_embeddings(vocab, mean_resizing=False)
     with tempfile.TemporaryDirectory() as folder:

@@ -46,7 +46,7 @@ class, or a mapping of name and arguments. For a project, even if given by its c
 
 @dataclass(frozen=True)
 class Run:
-    """Folder of a training, with its results."""
+    """Folder of a training run, with its results."""
 
     folder: Path
 
@@ -88,7 +88,7 @@ def train(
     """
     if isinstance(env, Recipe):
         if settings:
-            raise UserError(f"a recipe has all settings; {next(iter(settings))!r} belongs in it")
+            raise UserError(f"a Recipe already has all settings; set {next(iter(settings))!r} in it")
         recipe = env
     else:
         recipe, note = with_learner(_recipe(env, settings, trust), settings)
@@ -108,8 +108,8 @@ def env_section(env: EnvLike) -> dict[str, Any]:
 def _named(env: EnvLike) -> tuple[dict[str, Any], Path | None]:
     """Split an environment into its `env` section and the path of its project's recipe, or None.
 
-    The section holds the given arguments. It also holds the environment's name, unless a project was given by name:
-    then the recipe has it.
+    The section holds the given arguments. It also holds the environment's name, unless a project was given by name,
+    because then the recipe has it.
     """
     if isinstance(env, type):
         return {"name": f"{env.__module__}:{env.__qualname__}"}, recipe_of_class(env)
@@ -206,7 +206,7 @@ class Agent:
         if isinstance(observation, str):
             observation = Observation("", observation, tuple(actions))
         if not observation.actions:
-            raise UserError("an agent chooses among legal actions, and there are none")
+            raise UserError("no legal actions to choose from; pass `actions`, or an observation that lists them")
         live = self._live = self._continued(observation, reward)
         if self.reflector is not None:
             live.turns.append(self.reflector.turns([live])[0])
@@ -229,10 +229,10 @@ class Agent:
         Args:
             state: a text, or an observation, whose history the players read too.
             options: the options; by default the legal actions of the observation.
-            defer_below: smallest confidence of an answer. Below it, the agent is not sure.
+            defer_below: smallest confidence of an answer. Below it, the agent is unsure, and the result is None.
 
         Returns:
-            The decision; None if the agent is not sure.
+            The decision; None if the agent is unsure.
 
         Raises:
             UserError: there are no options, two are equal, they or the state do not fit the model's context, or
@@ -241,9 +241,9 @@ class Agent:
         observation = state if isinstance(state, Observation) else Observation("", state, ())
         options = tuple(options) or observation.actions
         if not options or not all(option.strip() for option in options):
-            raise UserError("an agent decides among options, and none may be missing or empty")
+            raise UserError("give at least one option, and no empty ones")
         if len(set(options)) < len(options):
-            raise UserError(f"the option {next(o for o in options if options.count(o) > 1)!r:.60} is there twice")
+            raise UserError(f"the option {next(o for o in options if options.count(o) > 1)!r:.60} is given twice")
         no_env = cast("TextEnv", None)  # trained players look at the observation alone
         with_options = Observation(
             observation.history, observation.state, options, observation.carried if carries(self.reflector) else ""
@@ -255,7 +255,7 @@ class Agent:
         assert isinstance(turn, Choice)
         if not turn.probs:
             if defer_below is not None:
-                raise UserError(f"the player {self.name!r} gives no probabilities, so it cannot be unsure")
+                raise UserError(f"the player {self.name!r} gives no probabilities; leave out `defer_below`")
             return Decision(options[turn.choice], turn.choice, 1.0, {}, live.reflection)
         confidence = turn.probs[turn.choice]
         if defer_below is not None and confidence < defer_below:
@@ -292,7 +292,7 @@ def load_agent(
         arm: name of the arm in the results; by default the last trained arm of the recipe.
         seed: seed of the training.
         trust: allow the run's models to run their own code, if the recipe asks for that.
-        runtime: library that computes. "numpy" loads in a fifth of a second, without torch, and is quicker for single
+        runtime: library to compute with. "numpy" loads in a fifth of a second, without torch, and is quicker for single
             decisions of small models. It needs the folder of an exported agent (`reflectrl export-agent`).
 
     Raises:
@@ -304,7 +304,7 @@ def load_agent(
     if not arm:
         path = folder / "recipe.toml"
         if not path.is_file():
-            raise UserError(f"{folder} is no run folder (it has no recipe.toml)")
+            raise UserError(f"{folder} is not a run folder (it has no recipe.toml)")
         arm = next((name for name in reversed(read_recipe(path).arms) if name not in UNLEARNED), "reflect-rl")
     return Agent(*load_players(folder, arm, seed, trust), arm)
 
@@ -318,7 +318,7 @@ def _light_agent(folder: Path) -> Agent:
     players = light_players(folder, card)
     if players is None:
         raise UserError(
-            f"{folder}: numpy computes small models made from scratch, whose policy scores by labels, options or a"
+            f"{folder}: numpy can run only small models made from scratch whose policy scores labels, options or a"
             " trie; load this agent with runtime='torch'"
         )
     return Agent(*players, card.arm or "agent")
@@ -341,7 +341,7 @@ def evaluate(
         agent: a loaded agent, or a player that needs no training: "random", "expert", "oracle", "baseline".
         env: the environment. Given a name or a class, several are made and played at the same time.
         stage: stage of the curriculum; by default the whole task.
-        episodes: number of tasks to play, from the first on; 0 means all.
+        episodes: number of tasks to play, in the order of the split; 0 means all.
         seed: seed of all randomness.
         batch: largest number of episodes that are played at the same time.
         confidence: level of the confidence intervals.
@@ -351,7 +351,7 @@ def evaluate(
         Each has "success", its Wilson interval "low" to "high", "return" and "steps".
 
     Raises:
-        UserError: no such player or environment, or the environment raised.
+        UserError: there is no such player or environment, or the environment raised an exception.
     """
     if isinstance(agent, str):
         if agent not in UNLEARNED:

@@ -24,7 +24,7 @@ def test_a_ratio_on_the_same_trials_is_as_certain_as_the_trials_agree() -> None:
     ("settings", "complaint"),
     [
         (Settings((Path("runs/none"),), first=1), "official trials"),
-        (Settings((Path("runs/none"),)), "no run folder"),
+        (Settings((Path("runs/none"),)), "not a run folder"),
         (Settings(()), "no run has an arm"),
     ],
 )

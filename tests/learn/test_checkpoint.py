@@ -222,7 +222,7 @@ def test_a_damaged_state_gives_way_to_the_one_before_it_in_one_line(
     assert load_meta(folder) == {"step": 2}
     assert (loaded := load_state(folder)) is not None and float(loaded[0]["weights"]["a"][0]) == 2.0
     [line] = caplog.messages
-    assert line.startswith(f"reflectrl: {folder}") and line.endswith("; the training goes on from the state before it")
+    assert line.startswith(f"reflectrl: {folder}") and line.endswith("; training continues from the previous state")
     states(folder, 3)
     assert load_meta(folder) == {"step": 3}
 
@@ -245,8 +245,8 @@ def test_where_both_states_are_damaged_there_is_none(tmp_path: Path, caplog: pyt
         flip(damaged / "state.safetensors")
     assert load_state(folder) is None
     assert [line.rpartition("; ")[2] for line in caplog.messages] == [
-        "the training goes on from the state before it",
-        "this training begins anew",
+        "training continues from the previous state",
+        "this training starts over",
     ]
     assert list(tmp_path.iterdir()) == []
 

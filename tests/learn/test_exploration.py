@@ -120,9 +120,7 @@ class TestStarts:
         [(("up", "fly"), "2 .*'fly': it was not legal"), (("up",) * 6, "6 .*the episode was over")],
     )
     def test_a_start_that_cannot_be_reached_is_refused_in_one_line(self, actions: Any, reason: str) -> None:
-        with pytest.raises(
-            UserError, match=f"Stairs cannot go through task 'full-red' again: action {reason}"
-        ) as caught:
+        with pytest.raises(UserError, match=f"Stairs cannot replay task 'full-red': action {reason}") as caught:
             random_play(1, Start(0, actions))
         assert "\n" not in str(caught.value)
 

@@ -156,12 +156,12 @@ def test_one_line_says_what_runs_step_by_step(caplog: pytest.LogCaptureFixture) 
         proved(tiny_model(name))
     gemma, falcon = [record.getMessage() for record in caplog.records if record.name == "reflectrl"]
     assert gemma.startswith("reflectrl: model tiny (gemma2): it runs step by step through its own forward pass")
-    assert "attention of their own" in gemma and "\n" not in gemma
-    assert falcon.startswith("reflectrl: model tiny (falcon_h1): choices take the whole of its own head")
+    assert "their own attention" in gemma and "\n" not in gemma
+    assert falcon.startswith("reflectrl: model tiny (falcon_h1): choices compute all rows of its own head")
 
 
 def test_a_model_that_reads_ahead_is_refused() -> None:
-    with pytest.raises(UserError, match="'tiny' reads ahead: it is no causal language model"):
+    with pytest.raises(UserError, match="'tiny' reads ahead: it is not a causal language model"):
         proved(tiny_model("bert", is_decoder=False))
 
 
@@ -172,7 +172,7 @@ def test_a_model_whose_own_forward_pass_fails_is_refused() -> None:
         proved(model)
     spoilt = tiny_model("llama")
     spoilt.model.norm.weight.data[0] = torch.nan
-    with pytest.raises(UserError, match="'tiny': its own forward pass gives no numbers"):
+    with pytest.raises(UserError, match="'tiny': its own forward pass gives NaN"):
         proved(spoilt)
 
 

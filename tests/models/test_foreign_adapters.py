@@ -203,7 +203,7 @@ def test_tokens_without_embeddings_are_refused(backbone: Path, tmp_path: Path) -
     folder = save_adapter(tmp_path / "bare", backbone, tokenizer, target_modules=["q_proj"])
     assert "brings none for the others" in refusal(lambda: load_model(folder, SETTINGS, "policy"))
     first = load_model(backbone, ModelConfig(mixed_precision="off", lora_rank=2), "policy")
-    assert "other embeddings than the player" in refusal(lambda: second_player(first, "reflector", folder))
+    assert "different embeddings from the player" in refusal(lambda: second_player(first, "reflector", folder))
 
 
 def test_a_second_adapter_does_not_change_the_embeddings_of_the_first(backbone: Path, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_second_adapter_does_not_change_the_embeddings_of_the_first(backbone: 
     other = shutil.copytree(backbone, tmp_path / "other")
     own.save_pretrained(other)
     folder = save_adapter(tmp_path / "third", other, rows=rows, target_modules=["q_proj"])
-    assert "other embeddings than the player" in refusal(lambda: second_player(first, "another", folder))
+    assert "different embeddings from the player" in refusal(lambda: second_player(first, "another", folder))
     assert torch.equal(first.core.get_input_embeddings().weight, before)  # type: ignore[operator]
 
 

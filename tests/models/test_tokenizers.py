@@ -302,7 +302,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
 def test_broken_weights_are_refused(tmp_path: Path) -> None:
     saved(tmp_path, TOKENIZERS["scratch"])
     (tmp_path / "model.safetensors").write_bytes(b"\x00" * 100)
-    assert "model.safetensors is no safetensors file" in refusal(tmp_path, CONFIG)
+    assert "model.safetensors is not a safetensors file" in refusal(tmp_path, CONFIG)
 
 
 def test_a_tokenizer_without_end_of_text_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from reflectrl.runs.metrics import MetricsFile
 
 Said = Callable[[Path], dict[str, str]]
 Damage = Callable[[Path], object]
-GOES_ON, ANEW = "; the training goes on from the state before it", "; this training begins anew"
+GOES_ON, ANEW = "; training continues from the previous state", "; this training starts over"
 
 
 def flip(path: Path, place: int = -9) -> None:
@@ -95,7 +95,7 @@ def test_a_damaged_learner_goes_on_from_the_state_before_to_the_same_end(
     pipeline.run(like(), unfinished, "eval")
     assert [line for line in caplog.messages if line.startswith("reflectrl: ")] == [
         f"reflectrl: {learner / ('state.json' if 'json' in damage else 'state.safetensors')}"
-        f" is not what was written there{GOES_ON}"
+        f" has changed since it was written{GOES_ON}"
     ]
     assert ends_as(unfinished, finished, said)
     left = {path.name for path in (unfinished / "checkpoints/seed0").iterdir()}
@@ -236,9 +236,9 @@ def test_a_damaged_player_is_refused_and_made_again_once_it_is_removed(
         log.unlink()
     words = ["eval", str(recipe_file), "--folder", str(copy)]
     assert main(words) == 2
-    what = "is damaged" if path.name == "digests.json" else "is not what was written there"
+    what = "is damaged" if path.name == "digests.json" else "has changed since it was written"
     err = capfd.readouterr().err
-    assert err.startswith(f"reflectrl: {path} {what}; remove {path.parent}, and the command that made it makes it anew")
+    assert err.startswith(f"reflectrl: {path} {what}; remove {path.parent}, then repeat the command that made it")
     assert err.count("\n") == 1
     with pytest.raises(UserError, match=what):
         load_players(copy, "reflect-rl" if "policy" not in name else "sft", 0)
@@ -267,7 +267,7 @@ def test_a_flipped_digit_of_an_episode_is_told_with_its_line(copy: Path, recipe_
     log.write_text("".join(lines), encoding="utf-8")
     assert main(["eval", str(recipe_file), "--folder", str(copy)]) == 2
     err = capfd.readouterr().err
-    assert f"{log}:3: corrupt episode: the line is not what was written there" in err
+    assert f"{log}:3: corrupt episode: the line has changed since it was written" in err
     assert "may be removed whole" in err
 
 

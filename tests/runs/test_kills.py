@@ -67,9 +67,8 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(
     assert run_until(forks, words, log, None, signal.SIGKILL) == 0
     assert said(tmp_path / "run") == said(finished)
     heard = log.read_text()
-    assert "Traceback" not in heard and heard.count("reflectrl: interrupted; the same command goes on") == codes.count(
-        130
-    )
+    line = "reflectrl: interrupted; run the same command again to continue"
+    assert "Traceback" not in heard and heard.count(line) == codes.count(130)
     left = {path.name for path in (tmp_path / "run/checkpoints/seed0").iterdir()}
     assert left == {"base", "reflector", "policy", "rl-reflect-rl"}
 
@@ -130,7 +129,7 @@ def test_two_processes(start: Any, tmp_path: Path, finished: Path, like: Any, sa
     wait_for(lambda: any(checkpoints.glob("*.learner")))
     os.killpg(interrupted.pid, signal.SIGINT)
     code, err = interrupted.wait(LIMIT), (tmp_path / "err").read_text()
-    assert (code, err) == (130, "reflectrl: interrupted; the same command goes on\n")
+    assert (code, err) == (130, "reflectrl: interrupted; run the same command again to continue\n")
 
     killed = start()
     wait_for((tmp_path / "run/episodes/eval-sft-seed0-test-full-sampled.jsonl").exists)

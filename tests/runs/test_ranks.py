@@ -107,7 +107,7 @@ def test_a_rank_that_dies_or_freezes_ends_the_run_with_one_line_and_any_number_g
     assert told[0].startswith(f"reflectrl: {line}"), told
     # A first rank that is told to end says so, and those that it leaves in the middle of a sum say what they see.
     assert len(told) == 1 or (how == signal.SIGTERM and len(told) == 2), told
-    assert told[0].endswith("the same command goes on")
+    assert told[0].endswith("run the same command again to continue")
     pipeline.run(like(), folder)  # on one process, from what two have left
     rows, known = (json.loads((one / "results.json").read_text())["rows"] for one in (folder, finished))
     assert [row["episodes"] for row in rows] == [row["episodes"] for row in known]

@@ -1,6 +1,7 @@
 """The command line: `reflectrl VERB ...`.
 
-Exit codes: 0 done, 2 a mistake in the input, 130 interrupted, 143 ended by SIGTERM, 1 a bug.
+Exit codes: 0 done, 1 a bug, 2 a mistake in the input or a full disk, 130 interrupted, 141 the reader of the output has
+gone, 143 ended by SIGTERM.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     sys.excepthook = print_traceback
     words = sys.argv[1:] if words is None else list(words)
-    if launched()[1] > 1:  # torch's libraries show their stacks when another process ends
+    if launched()[1] > 1:  # torch's libraries would print their stacks when another process ends
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     with harmless(), ending_in_order(), on_the_command_line():
         try:
@@ -60,7 +61,7 @@ def main(words: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt as error:
             terminated = error.args == (signal.SIGTERM,)
             how = "ended by SIGTERM" if terminated else "interrupted"
-            print(f"reflectrl: {how}; the same command goes on", file=sys.stderr)
+            print(f"reflectrl: {how}; run the same command again to continue", file=sys.stderr)
             return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
         except ModuleNotFoundError as error:  # of a light install (`make locate`)
             if error.name not in LEFT_OUT:
@@ -68,7 +69,7 @@ def main(words: Sequence[str] | None = None) -> int:
             what = f"{error.name} is not installed here, only what `locate` needs"
             print(f"reflectrl: {what}; for the rest, {install()}", file=sys.stderr)
             return 2
-        except BrokenPipeError:  # the reader (head, less) has gone: nothing is left to say, at exit neither
+        except BrokenPipeError:  # the reader (head, less) has gone, so nothing more is printed, not even at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
         except OSError as error:
@@ -95,7 +96,7 @@ def _finish_output() -> None:
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C: end the workers, and print one line. Clusters and `kill` send it to end a program."""
+    """Treat SIGTERM, which clusters and `kill` send, like Ctrl-C: end the workers, and print one line."""
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt(number)

@@ -23,8 +23,8 @@ from reflectrl.core.types import UserError
 def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, description: str) -> tuple[Any, list[str]]:
     """Return the verb (an instance of its dataclass) and the remaining words: settings, each followed by its value.
 
-    If a verb has a method `narrowed(words)`, as `data` has, the class that it returns takes the verb's place. If it has
-    a function `after_help`, its text follows the help.
+    If a verb has a method `narrowed(words)`, as `data` has, it is replaced by the class that this returns. If it has a
+    function `after_help`, the text of that follows the help.
 
     Raises:
         UserError: no such verb or option, or a value is missing or wrong.
@@ -34,7 +34,7 @@ def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, descriptio
         raise UserError(f"say what to do: {', '.join(verbs)} ({prog} --help explains)")
     verb, rest = words[0], words[1:]
     if verb in ("-h", "--help"):
-        # The list of verbs only, so empty classes stand for them: tyro would read the options of each.
+        # Only the verbs are listed, so empty classes stand for them: tyro would read the options of each.
         kinds = tuple(
             Annotated[dataclasses.make_dataclass(kind.__name__, [], namespace={"__doc__": kind.__doc__}),
                       tyro.conf.subcommand(name)]
@@ -97,6 +97,6 @@ def _unboxed(box: str) -> str:
             message.append(line)
         elif message:
             break
-    if message and message[0].startswith("Missing from"):  # then the option, then what it is
+    if message and message[0].startswith("Missing from"):  # the next line names the option; the rest describes it
         message = [*message[:2], "(--help explains)"]
     return " ".join(message) or "the command line cannot be read"

@@ -1,6 +1,7 @@
 """`completion`: scripts that complete verbs, options, recipe keys and recipes in a shell.
 
-The scripts hold all words, so that a press of TAB starts no Python. They list what is installed when they are written.
+The scripts contain all words, so that a press of TAB starts no Python. They list what is installed when they are
+written.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def words_of(verb: type) -> list[str]:
         options += [f"--{key.dotted.replace('_', '-')}" for key in listed()]
     elif hasattr(verb, "narrowed"):
         values += names("benchmarks")
-    # The words stand in a script. A name with other characters could do anything there.
+    # The words become part of a script, where a name with other characters could run as code.
     return [word for word in (*values, *options, "--help") if _HARMLESS.fullmatch(word)]
 
 
@@ -86,7 +87,7 @@ def _bash(words: Mapping[str, Sequence[str]], zsh: bool) -> str:
         "  fi",
         '  COMPREPLY=($(compgen -W "$words" -- "$current"))',
         "}",
-        "complete -o bashdefault -o default -F _reflectrl reflectrl",  # files where no word fits
+        "complete -o bashdefault -o default -F _reflectrl reflectrl",  # completes file names if no word fits
     ]
     return "\n".join(lines) + "\n"
 
@@ -100,7 +101,7 @@ def _fish(words: Mapping[str, Sequence[str]]) -> str:
 
 
 def _grouped(words: Mapping[str, Sequence[str]]) -> Iterator[tuple[list[str], Sequence[str]]]:
-    """Yield the verbs that are followed by the same words, with these words. `run` and its stages have 280 each."""
+    """Yield groups of verbs with the words that can follow all of them. `run` and its stages share hundreds."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for verb, following in words.items():
         groups.setdefault(tuple(following), []).append(verb)

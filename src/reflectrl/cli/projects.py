@@ -20,7 +20,7 @@ def folders() -> list[Path]:
 
 
 def recipes() -> dict[str, Path]:
-    """Return every recipe that has a name, by name."""
+    """Return the files of all recipes that have a name, by name."""
     paths: dict[str, Path] = {}
     for folder in folders():
         for path in sorted(folder.glob("*.toml")):

@@ -39,7 +39,7 @@ class RunOption:
         return recipe
 
     def prepare(self, recipe: Recipe, folder: Path) -> None:
-        """Make in the run's folder whatever the changed recipe needs. Called before the run."""
+        """Make files in the run folder that the changed recipe needs. Called before the run."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Run:
         path = find_recipe(self.recipe)
         if self.minutes < 0:
             raise UserError(f"--minutes must be above 0, not {self.minutes:g}")
-        if self.minutes:  # what is typed as well comes later, and counts
+        if self.minutes:  # settings that were typed come later, so they take precedence
             budget = {"minutes": f"{self.minutes:g}", "updates": str(MOST_UPDATES), "patience": str(PATIENCE)}
             settings = [*(f"rl.{key}={value}" for key, value in budget.items()), *settings]
         if path == project_recipe(self.recipe):
@@ -89,7 +89,7 @@ class Run:
             artifact_lines = pipeline.graph_lines(recipe, folder)
             notes = [pipeline.precision_line(recipe, folder), *(check.note(recipe) for check in installed("checks"))]
             if not trusted:
-                notes.append(f"Not checked: what the code that {path} names takes; nobody has trusted that yet.")
+                notes.append(f"Not checked: settings of the code that {path} names, which is not trusted yet.")
             print(to_toml(recipe), end="")
             print(f"\n# What the run makes in {folder}:", *artifact_lines, sep="\n# ")
             for words in filter(None, notes):
@@ -97,7 +97,7 @@ class Run:
             return
         from reflectrl.runs.runner import run_recipe  # imports torch
 
-        if is_first := launched()[0] == 0:  # of several ranks one writes
+        if is_first := launched()[0] == 0:  # of several ranks, only the first writes
             refuse_links(folder)
             require_writable(folder, f"run folder {folder}")
         try:
@@ -107,7 +107,7 @@ class Run:
             run_recipe(recipe, folder, self.until)
         except UserError:
             with contextlib.suppress(OSError):
-                folder.rmdir()  # nothing was begun in it
+                folder.rmdir()  # succeeds only if it is empty
             raise
 
 
@@ -149,14 +149,14 @@ RUNS: dict[str, type[Run]] = {"run": Run, "teach": Teach, "sft": SFT, "rl": RL, 
 
 @cache
 def run_verb(name: str) -> type:
-    """Return a verb of this file, with the options that our other rooms and installed packages bring."""
+    """Return a verb of this file, with the options that other parts of reflectrl and installed packages add."""
     verb = RUNS[name]
-    # Fields are taken from the last base first, so the verb's own options lead.
+    # A dataclass collects fields from its last base first, so the verb's own options lead.
     return dataclass(frozen=True)(type(verb.__name__, (*installed("run_options"), verb), {"__doc__": verb.__doc__}))
 
 
 def looked_at(path: Path, settings: Sequence[str], trust: bool) -> tuple[Recipe, bool]:
-    """Return a recipe that is printed, not run, and whether the code that it names may run."""
+    """Return a recipe for printing only, and whether the code that it names may run."""
     try:
         return load_recipe(path, settings, trust), True
     except UserError:  # reading reports every error except a lack of trust
@@ -180,7 +180,7 @@ def refuse_unknown_keys(settings: Sequence[str], verb: type) -> None:
                 hint = f" (did you mean {' or '.join(complete)}?)"
             else:
                 hint = suggestion(option, [f"--{name}" for name in (*flags(verb), *sections, *dotted)])
-            if "did you mean" not in hint:  # there are too many to list
+            if "did you mean" not in hint:  # there are too many keys to list them
                 hint = "; `reflectrl list keys` says which there are"
             raise UserError(f"unknown option {option!r}{hint}")
 

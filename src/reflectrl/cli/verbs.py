@@ -47,16 +47,16 @@ OWN: dict[str, type] = {"list": List, "completion": Completion}
 PURPOSES = {
     "begin with an environment of your own": ("init", "check-env", "certify", "play"),
     "train": ("run", "teach", "sft", "rl", "eval", "report", "sweep"),
-    "see what came of it": ("watch", "compare", "play", "bench"),
+    "look at results": ("watch", "compare", "play", "bench"),
     "use an agent": ("serve", "export-agent", "export-browser", "locate", "session", "mcp"),
     "bring data and models": ("import-episodes", "data", "list"),
-    "have words completed in your shell": ("completion",),
+    "complete words in your shell": ("completion",),
 }
 """Purposes of users, with the verbs that serve them."""
 
 
 def purposes(verbs_by_name: Mapping[str, type]) -> str:
-    """Return the installed verbs by what people want to do, a line for each purpose, for the help."""
+    """Return one line per purpose with the installed verbs that serve it, for the help."""
     lines, installed = list[str](), list(verbs_by_name)  # a list, since asking the mapping would import each verb
     for purpose, verbs in PURPOSES.items():
         available = [verb for verb in verbs if verb in installed]
@@ -66,9 +66,9 @@ def purposes(verbs_by_name: Mapping[str, type]) -> str:
 
 
 class Verbs(Mapping[str, type]):
-    """All verbs by name: from the core, from our other rooms, and from installed packages.
+    """All verbs by name: of the core, of other parts of reflectrl, and of installed packages.
 
-    A verb is imported when it is asked for, since a command needs one, and only help needs them all.
+    A verb is imported when it is looked up, since a command needs only one.
     """
 
     def __init__(self) -> None:

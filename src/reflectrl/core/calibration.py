@@ -1,7 +1,7 @@
 """Calibration of probabilities: whether choices are right as often as their probabilities say.
 
-A *decision* is a choice with the probability that the player gave to it (its confidence), and the fact whether the
-choice was right. Over many decisions, a calibrated player is right in 80 % of those with confidence 0.8.
+A *decision* is a choice, the probability that the player gave to it (its confidence), and whether the choice was right.
+Over many decisions, a calibrated player is right in 80 % of those with confidence 0.8.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COLDEST, HOTTEST = 0.05, 20.0
 """Smallest and largest temperature that is fitted."""
 
 FLOOR = 1e-7
-"""Probability below which none is taken, since logged probabilities are rounded."""
+"""Smallest probability that is used. Logged probabilities are rounded, so they may be 0."""
 
 UNCHANGED = (1.0, 1.0, 0.0)
 """Beta calibration that changes nothing."""
@@ -33,9 +33,9 @@ class Calibration:
 
         log(p' / (1 - p')) = a log(p) - b log(1 - p) + c
 
-    (beta calibration, Kull et al. 2017), and the other options share 1 - p' in proportion. The second step is there
-    since several options are often right, while their probabilities sum to 1: a policy that is torn between two right
-    options is right for certain, though each has a probability of 0.5, and no temperature can say so.
+    (beta calibration, Kull et al. 2017), and the other options share 1 - p' in proportion. The second step is needed
+    because several options are often right, while their probabilities sum to 1: a policy that is torn between two right
+    options is certainly right, though each has a probability of 0.5, and no temperature can express that.
 
     Attributes:
         temperature: temperature of the softmax.
@@ -51,7 +51,7 @@ class Calibration:
     def __post_init__(self) -> None:
         a, b, _ = self.beta
         if not np.isfinite([self.temperature, *self.beta]).all() or self.temperature <= 0 or min(a, b) < 0:
-            raise ValueError(f"no calibration has the temperature {self.temperature} and the numbers {self.beta}")
+            raise ValueError(f"not a calibration: temperature {self.temperature}, beta {self.beta}")
 
     def logp(self, logits_A: np.ndarray) -> np.ndarray:
         """Return log-probabilities of a decision's options (A,), from their scores or log-probabilities."""
@@ -129,7 +129,7 @@ def calibration_row(decisions: Sequence[Decision], judge: str) -> dict[str, Any]
     """Return the calibration of an arm as keys of a row of results; empty without decisions.
 
     Args:
-        judge: who said which choices are right, "teacher" or "outcome".
+        judge: authority on which choices are right, "teacher" or "outcome".
     """
     if not decisions:
         return {}

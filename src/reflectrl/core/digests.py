@@ -58,7 +58,7 @@ def damage(folder: Path) -> str | None:
             return f"{file} is missing"
         status = file.stat()
         if _cached_sha256(file.resolve(), status.st_mtime_ns, status.st_size) != digest:
-            return f"{file} is not what was written there"
+            return f"{file} has changed since it was written"
     return None
 
 
@@ -70,8 +70,8 @@ def require_undamaged(folder: Path) -> None:
     """
     if problem := damage(folder):
         raise UserError(
-            f"{problem}; remove {folder}, and the command that made it makes it anew"
-            f" (or only its {DIGESTS}, if the file was changed on purpose)"
+            f"{problem}; remove {folder}, then repeat the command that made it"
+            f" (or remove only its {DIGESTS}, if you changed the file on purpose)"
         )
 
 
@@ -114,7 +114,7 @@ def unseal(line: str) -> str:
     sealed = seal(text)
     if line == sealed:
         return text
-    # The line has a checksum's key, or the right number after a damaged key: so it was sealed, and has changed.
+    # It has the key of a checksum, or the right checksum after a damaged key. So it was sealed, and has changed since.
     if line[start:].startswith(SEAL.partition("{")[0]) or line[-11:] == sealed[-11:]:
-        raise ValueError("the line is not what was written there (its checksum differs)")
+        raise ValueError("the line has changed since it was written (its checksum differs)")
     return line

@@ -5,7 +5,7 @@ holds the model, plays its stripe of the episodes, and computes its share of a b
 and gradients are summed, so that all ranks have the same data and take the same optimiser step. A process that works
 alone is a team of one. So the code of learning is the same for one process and for many.
 
-The first rank leads: it makes artifacts that are not worth sharing, and it alone writes (`pipeline/ranks.py`).
+The first rank leads: it makes artifacts that are not worth sharing, and it alone writes (`runs/ranks.py`).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def launched() -> tuple[int, int]:
 
 
 def spoken_for() -> bool:
-    """Return whether the first rank reports an error that all ranks have, so that this rank stays silent.
+    """Return True if the first rank reports an error that all ranks have, so that this rank should stay silent.
 
-    Wait a while in that case: launchers kill all ranks as soon as one ends, and the first rank needs time to report.
+    In that case, wait a while first: launchers kill all ranks as soon as one ends, and the first needs time to report.
     """
     if launched()[0] > 0:
         time.sleep(PATIENCE)
@@ -83,7 +83,7 @@ class Team:
         return items[len(items) * self.rank // self.size : len(items) * (self.rank + 1) // self.size]
 
     def stripe(self, items: Sequence[T]) -> Sequence[T]:
-        """Return every n-th item, from this rank's number on, for n ranks."""
+        """Return every n-th item, starting at this rank's number, where n is the number of ranks."""
         return items[self.rank :: self.size]
 
     def first(self, function: Callable[[], T]) -> T:
@@ -201,7 +201,7 @@ def all_present() -> Iterator[None]:
     except RuntimeError as error:  # torch has no narrower class for what gloo says
         slow = "timed out" in str(error).lower() or "timeout" in str(error).lower()
         failure = "did not answer in time (rank_timeout)" if slow else "ended (out of memory?)"
-        raise LostRank(f"another process of this run {failure}; the same command goes on") from error
+        raise LostRank(f"another process of this run {failure}; run the same command again to continue") from error
 
 
 _current = ALONE

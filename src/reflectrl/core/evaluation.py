@@ -54,7 +54,7 @@ def _row(shared: Mapping[str, Any], stage: str, won: list[bool], episodes: Seque
     tasks: dict[str, list[Attempt]] = {}
     for episode, win in zip(episodes, won, strict=True):
         tasks.setdefault(episode.task.id, []).append((answer_of(episode), win))
-    share = len(tasks) / max(1, len(won))  # attempts at one task are no independent episodes
+    share = len(tasks) / max(1, len(won))  # attempts at one task are not independent
     low, high = wilson(round(sum(won) * share), round(len(won) * share), confidence)
     return {
         **{key: shared[key] for key in ("arm", "env", "split")},

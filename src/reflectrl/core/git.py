@@ -1,4 +1,4 @@
-"""Safe reading of the commits of a git repository, without any effect of its settings.
+"""Safe reading of the commits of a git repository, whatever its settings are.
 
 A repository may come from a stranger, and its configuration can name programs that git runs (filters, signatures,
 monitors, hooks, aliases ...). So git never sees the repository. It runs in a temporary empty repository of our own,
@@ -63,7 +63,7 @@ class Commits:
     def __init__(self, root: Path) -> None:
         head, folders = head_of(root), _place_of(root)
         if head is None or folders is None:
-            raise UserError(f"{root}: its .git has no commit that can be read (or borrows objects of another one)")
+            raise UserError(f"{root}: its .git has no readable commit (or borrows objects of another repository)")
         self.root, self.head, self._shared = root, head, folders[1]
         self._own = tempfile.TemporaryDirectory(prefix="reflectrl-git-")
         self._prepare(Path(self._own.name))
@@ -82,7 +82,7 @@ class Commits:
             raise UserError(f"{self.root}: git cannot be pointed at a folder of that name")
         (folder / "objects/info/alternates").write_text(f"{borrowed}\n", encoding="utf-8", errors="surrogateescape")
         shallow = [line for line in _text(self._shared / "shallow").splitlines() if _DIGEST.fullmatch(line)]
-        if shallow:  # a clone that was cut off there
+        if shallow:  # the clone was made without the commits before these
             (folder / "shallow").write_text("".join(f"{line}\n" for line in shallow), encoding="ascii")
 
     def __enter__(self) -> Commits:
@@ -118,7 +118,7 @@ class Commits:
         """Map the ordinary files of a commit's tree to the digests of their content.
 
         Args:
-            commit: as git names it ("COMMIT", "COMMIT^").
+            commit: a revision as git takes it ("COMMIT", "COMMIT^").
             below: a folder of the tree; "." takes all.
         """
         listing = self.run("ls-tree", "-r", "-z", "--full-tree", commit, below)

@@ -1,8 +1,8 @@
 """Plug-ins: resolving a name to an object, by an installed package's entry point or by "package.module:Class".
 
-What a recipe or a user names (environments, rewards, models, engines ...) is announced by entry points, in our own
-wings as in other packages. All else of our own is found by import: `own_modules` are the modules whose tables say what
-the rooms beyond the core bring. So the core names none of them, and a room or a wing can be removed.
+Plug-ins that a recipe or a user names (environments, rewards, models, engines ...) are announced by entry points, those
+of our own wings as well as those of other packages. All others of our own are listed in tables of the modules that
+`own_modules` finds by import. So the core names no package beyond it, and any of them can be removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOVED = {"reflectrl.envs.adapter:GymTextEnv": "reflectrl.core.envs.adapter:GymTe
 
 
 OWN_KINDS = ("verbs", "run_options", "listeners", "report_sections", "checks")
-"""Kinds of plug-ins that our own rooms bring in tables, without entry points."""
+"""Kinds of plug-ins that our own modules list in tables, without entry points."""
 
 
 def names(kind: str) -> list[str]:
@@ -79,7 +79,7 @@ def table_modules() -> list[ModuleType]:
 
 @cache
 def own_modules() -> tuple[ModuleType, ...]:
-    """Import our own modules with tables: each file of `methods`, and `parts.py` of each other room and wing."""
+    """Import our own modules with tables: the files of `methods`, and `parts.py` of `serving`, `tools` and wings."""
     methods = [f"reflectrl.methods.{name}" for name, is_folder in _members("reflectrl.methods") if not is_folder]
     wings = [f"reflectrl.wings.{name}.parts" for name, is_folder in _members("reflectrl.wings") if is_folder]
     parts = [name for name in ("reflectrl.serving.parts", "reflectrl.tools.parts", *wings) if _is_there(name)]
@@ -87,14 +87,14 @@ def own_modules() -> tuple[ModuleType, ...]:
 
 
 def _members(package: str) -> list[tuple[str, bool]]:
-    """Return name and "is it a folder?" of everything in one of our packages; nothing if it was removed."""
+    """List the members of our own package as (name, whether it is a folder); empty if the package was removed."""
     spec = importlib.util.find_spec(package)
     folders = (spec.submodule_search_locations or ()) if spec else ()
     return [(module.name, module.ispkg) for module in pkgutil.iter_modules(folders)]
 
 
 def _own_table(kind: str) -> dict[str, Callable[[], Any]]:
-    """Return our own parts of a kind: name → function that imports the part, since many of them are slow to import."""
+    """Return our own plug-ins of a kind: name → function that imports it, since many of them are slow to import."""
     table: dict[str, Callable[[], Any]] = {}
     if kind in OWN_KINDS:
         for module in own_modules():
@@ -124,7 +124,7 @@ def resolve_class(kind: str, name: str, base: type) -> type[Any]:
     """Import the class with this name. Anything else is refused and never called, since it might do anything.
 
     Raises:
-        UserError: as `resolve`, or the object is not a class derived from `base`.
+        UserError: as in `resolve`, or the object is not a class derived from `base`.
     """
     target = resolve(kind, name)
     if not (inspect.isclass(target) and issubclass(target, base)):
@@ -141,7 +141,7 @@ def resolve_engine(name: str) -> type[Any]:
     """Import the engine with this name. Objects without all methods of an engine are refused and never called.
 
     Raises:
-        UserError: as `resolve`, or the object is not an engine.
+        UserError: as in `resolve`, or the object is not an engine.
     """
     engine = resolve("engines", name)
     needs = f"engine {name!r} must be a class with submit(), news(), close() and env_worker()"

@@ -1,7 +1,7 @@
 """Policy losses of online RL, by the values of `rl.algorithm`.
 
-They stand here because the recipe's key takes its values from the table. So this file imports no torch, and uses
-methods of tensors only. The names of tensors are explained in `learn/losses.py`.
+They are defined in the core because the recipe's key takes its values from the table below. So this file imports no
+torch, and uses only methods of tensors. `learn/losses.py` explains the names of tensors.
 """
 
 from __future__ import annotations

@@ -26,13 +26,13 @@ from reflectrl.core.types import Choice, CutOff, Episode, Observation, Step, Tas
 
 @dataclass(frozen=True)
 class Start:
-    """Point inside an earlier episode.
+    """Point inside an earlier episode, from which a new episode begins.
 
     Attributes:
-        seed: seed of that episode.
+        seed: seed of the earlier episode.
         actions: its actions up to that point.
-        carried: reflections that its reflector carried: one for each action, and one for the point itself. Empty if it
-            carried none.
+        carried: the reflection that its reflector carried to each of these actions' observations, and to the point
+            itself. Empty if it carried none.
     """
 
     seed: int
@@ -74,7 +74,7 @@ def rollout(
     If the reflector carries its reflections, each observation holds the latest one, and so does the episode.
 
     Args:
-        make_env: function that makes an environment, called for each environment needed. All are closed in the end. An
+        make_env: function that makes an environment, called for each environment needed. All are closed at the end. An
             `EnvPool` instead lends its environments, which may run in worker processes, and keeps them.
         batch: largest number of episodes that are played at the same time.
         reflector: player that writes before the other player chooses, or None.
@@ -100,8 +100,8 @@ def rollout(
         free_envs: list[TextEnv] = []
         playing: list[tuple[LiveEpisode, Job]] = []
         while True:
-            # Begin as many jobs as there is room for. An environment never draws from the players' random numbers:
-            # otherwise another way of sampling would also change the task.
+            # Begin as many jobs as the batch has room for. An environment never draws from the players' random numbers:
+            # otherwise, a change in how players sample would also change the task.
             new_jobs = list(islice(remaining_jobs, batch - len(playing)))
             while len(free_envs) < len(new_jobs):
                 free_envs.append(closing.enter_context(lent(make_env)))
@@ -159,7 +159,7 @@ def rollout(
                     still_playing.append((live, job))
             playing = still_playing
 
-            # The reflector writes about all points of a step at which episodes were cut off, since batches are faster.
+            # A single call for all episodes that were cut off at this step, because a model is fastest in batches.
             if reflector is not None and cut_off:
                 turns = reflector.turns([live for live, _ in cut_off])
                 for (live, episode), turn in zip(cut_off, turns, strict=True):
@@ -168,7 +168,7 @@ def rollout(
 
 
 def lent(make_env: Callable[[], TextEnv]) -> AbstractContextManager[TextEnv]:
-    """Make an environment that is closed in the end, or borrow one from a pool, which keeps it for the next call."""
+    """Make an environment that is closed on exit, or borrow one from a pool, which keeps it for the next call."""
     if isinstance(make_env, EnvPool):
         return make_env.lend()
     return closed_in_the_end(make_env())
@@ -204,9 +204,7 @@ def begin(env: TextEnv, task: Task, start: Start) -> tuple[list[Step], TimeStep]
         if now.done or action not in seen.actions:
             reason = "the episode was over" if now.done else "it was not legal"
             where = f"action {len(steps) + 1} of an earlier episode, {action!r:.60}"
-            raise UserError(
-                f"environment {type(env).__name__} cannot go through task {task.id!r} again: {where}: {reason}"
-            )
+            raise UserError(f"environment {type(env).__name__} cannot replay task {task.id!r}: {where}: {reason}")
         index = seen.actions.index(action)
         now = advance(env, task, index)
         steps.append(Step(seen, (), index, now.reward, now.events))

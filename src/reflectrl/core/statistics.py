@@ -10,7 +10,7 @@ import numpy as np
 def wilson(successes: int, episodes: int, confidence: float) -> tuple[float, float]:
     """Compute Wilson's score interval of a success rate over independent episodes.
 
-    It keeps its width when every episode was won or lost, where the usual normal interval shrinks to a point (Wilson
+    It keeps a width if all episodes were won, or all lost, when the usual normal interval shrinks to a point (Wilson
     1927; computed by `scipy.stats.binomtest`). It describes the episodes of a single trained model, and says nothing
     about other seeds of training. For these, see `mean_interval`.
 

@@ -39,7 +39,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Observation:
-    """Observation of a player: text in two parts, and the legal actions.
+    """Observation that a player acts on: text in two parts, and the legal actions.
 
     `history` only grows within an episode, while `state` may change completely at every step. Because of this split, a
     model has to read each part of the history only once. `carried` is the latest reflection of the episode, for a
@@ -73,7 +73,7 @@ class Outcome:
 
     `terminated` ends the episode. `success` means that the task's stage is won. Once won, it stays won. `events` are
     short words ("pickup", "illegal") that evaluation and the report count. `truncated` cuts the episode off, as the
-    horizon does: more would have followed, so the end says nothing about the last action. An outcome that is both
+    horizon does: the episode would have gone on, so its end says nothing about the last action. An outcome that is both
     terminated and truncated counts as terminated.
     """
 
@@ -100,8 +100,8 @@ class Sampling:
 class Turn:
     """Turn of a player: a `Reflection`, or the `Choice` of an action.
 
-    Both have the same fields, so that a log has one form of turns. A reflection leaves those about actions at their
-    defaults.
+    Both have the same fields, so that all turns look alike in a log. A reflection leaves the fields about actions at
+    their defaults.
 
     Attributes:
         player: name of the player ("policy", "reflector", "expert", "random", ...).
@@ -144,12 +144,12 @@ class Reflection(Turn):
 class Choice(Turn):
     """Choice of an action."""
 
-    choice: int = field()  # as a field without a default, so that no choice can be left out
+    choice: int = field()  # overrides the default, so that a choice cannot be left out
 
 
 @dataclass(frozen=True)
 class AuxiliaryQuestion:
-    """Question about a state that a policy is also trained on, so that it learns what its choice depends on.
+    """Further question about a state. A policy is trained on it too, so that it learns what its choice depends on.
 
     Attributes:
         text: the question, in one line.
@@ -173,7 +173,7 @@ class Step:
         target: index of the best action according to the teacher; None outside teaching data.
         label: use of this step in supervised fine-tuning: "positive" (a step on the way), "negative" (the step after
             an error, whose reflection explains it), or None (context only; nothing trains on it).
-        preferences: the teacher's relative weight of each legal action, if it has more to say than the best action.
+        preferences: the teacher's relative weight of each legal action, if it ranks more than the best one.
         questions: further questions about this state, with their answers.
     """
 
@@ -254,8 +254,8 @@ class Episode:
 def named_seed(*names: object) -> int:
     """Derive a 63-bit seed from names alone. It is the same in every process and on every machine.
 
-    `named_seed(run_seed, "rollout", update, task.id)` gives every use of randomness its own stream. So results do not
-    depend on the order of the work, or on its distribution over processes.
+    `named_seed(run_seed, "rollout", update, task.id)` gives every use of randomness its own stream. So results depend
+    neither on the order of the work nor on how it is divided among processes.
     """
     digest = hashlib.sha256("\x1f".join(map(str, names)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1

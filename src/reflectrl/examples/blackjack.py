@@ -18,7 +18,7 @@ from reflectrl.tools.workbench.check import check_text_env
 
 
 class BlackjackEnv(GymTextEnv):
-    """Draw cards up to 21. A task is the seed of the shuffled deck. By default, a game that pays is won."""
+    """Draw cards up to 21. A task is the seed of the shuffled deck. A game with a positive reward counts as won."""
 
     def __init__(self, horizon: int = 12, history: bool = False) -> None:
         super().__init__("Blackjack-v1", ("stick", "hit"), horizon, name="blackjack", history=history)

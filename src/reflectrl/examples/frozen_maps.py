@@ -1,4 +1,4 @@
-"""Gymnasium's FrozenLake-v1 on dry ice, with another map for every task, seen from the player's cell."""
+"""Gymnasium's FrozenLake-v1 without slipping, with a new map for every task, seen from the player's cell."""
 
 from functools import cache
 
@@ -11,7 +11,7 @@ from reflectrl.core.types import Task
 
 @cache
 def splits():
-    """Return seeds of maps, all different. All maps can be crossed."""
+    """Return the seeds of each split's maps. All maps are different, and all can be crossed."""
     maps = {tuple(generate_random_map(4, seed=seed)): seed for seed in range(6000)}
     return divide(sorted(maps.values()), {"train": 1000, "validation": 50, "test": 200}, "frozen-maps")
 

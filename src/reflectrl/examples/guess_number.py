@@ -19,11 +19,11 @@ from reflectrl.core.envs.teacher import Teacher
 from reflectrl.core.types import Task, UserError
 from reflectrl.tools.workbench.check import check_text_env
 
-LOWEST = 70  # the range of a task starts somewhere below this
+LOWEST = 70  # the ranges of tasks start at numbers below this
 
 
 class Halving(Teacher):
-    """Names the middle of the remaining numbers. Needed only to make teaching data."""
+    """Teacher that names the middle of the remaining numbers. Needed only to make teaching data."""
 
     def expert_action(self, env: GuessEnv) -> int:
         return (env.high - env.low) // 2
@@ -34,11 +34,11 @@ class Halving(Teacher):
 
 
 class GuessEnv(TextEnv):
-    """Find the secret number of a range. The answers so far are the history, so they are never encoded twice.
+    """Find the secret number in a range. The answers so far are the history, so they are never encoded twice.
 
     Args:
-        span: number of numbers in the range.
-        horizon: guesses allowed; halving finds one of 15 numbers in 4.
+        span: size of the range.
+        horizon: number of guesses allowed. Halving finds one of 15 numbers in 4 guesses.
         train, validation, test: tasks per split.
     """
 

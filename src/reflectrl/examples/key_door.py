@@ -2,7 +2,7 @@
 
     python src/reflectrl/examples/key_door.py
 
-prints how seldom random actions win. There is no reward before the door is open, so an untrained policy sees none.
+prints how rarely random actions win. There is no reward before the door is open, so an untrained policy sees none.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ ACTIONS = ("left", "right", "take", "open")
 class KeyDoorEnv(TextEnv):
     """The key lies in cell 1, the door is in the last cell. Impossible actions change nothing.
 
-    Two milestones lie on the way: the key is taken, and carried past the middle.
+    There are two milestones on the way: the key is taken, and it is carried past the middle.
 
     Every third cell is a training start, the furthest from the key first. Validation and test have the others.
 
     Args:
-        length: cells, at least 5.
-        horizon: 0 takes two and a half times the length; the furthest start takes nearly twice.
+        length: number of cells, at least 5.
+        horizon: number of steps; 0 means two and a half times the length. The furthest start needs nearly twice the
+            length.
     """
 
     stages: ClassVar[tuple[str, ...]] = ("key", "middle", "full")

@@ -2,7 +2,7 @@
 
     python src/reflectrl/examples/lights.py
 
-plays a task by its expert, with the notes that a reflector has to keep (`play.reflection = "carried"`).
+lets the expert play a task, and prints the notes that a reflector has to keep (`play.reflection = "carried"`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COLOURS = ("red", "green", "blue", "white")
 
 
 class LightsTeacher(Teacher):
-    """Remembers what was shown."""
+    """Teacher that remembers what was shown."""
 
     def expert_action(self, env: LightsEnv) -> int:
         return 0 if env.is_showing else COLOURS.index(env.lights[env.pressed])

@@ -10,7 +10,7 @@ LETTERS = "abc"
 
 
 class SayBack(WrittenEnv):
-    """Say two words back, one after the other. A letter at its place earns a little, both words win."""
+    """Say two words back, one after the other. A letter in the right place earns a little; two correct words win."""
 
     def __init__(self, longest: int = 2) -> None:
         super().__init__(LETTERS, length=longest, answers=2)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def critic(steps: Steps, config: RLConfig, values_N: Tensor | None) -> Tensor:
     """Compute advantages by generalised advantage estimation (GAE) with the critic's values.
 
-    A time limit is no end: what would have followed counts with the critic's value of the last observation (Pardo et
-    al. 2018, "Time Limits in Reinforcement Learning", partial-episode bootstrapping).
+    A time limit is not an end: what would have followed counts with the critic's value of the last observation (Pardo
+    et al. 2018, "Time Limits in Reinforcement Learning", partial-episode bootstrapping).
     """
     assert values_N is not None
     rest_E = torch.zeros(len(steps.ends)) if steps.rest_E is None else steps.rest_E

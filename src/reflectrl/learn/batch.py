@@ -52,7 +52,7 @@ class Batch:
         returns_N: targets of the critic: its lambda-returns, or the discounted rewards-to-go.
         values_N: the critic's predictions before this update; None without a critic.
         scale: smallest number by which normalisation divides the advantages, in reward units.
-        won_N: 1 for units of an episode that was won, 0 for others; None where episodes do not show how often the
+        won_N: 1 for units of an episode that was won, 0 for others; None if the episodes do not show how often the
             policy wins.
         auxiliary: further term of the loss, from the policy's log-probabilities (n, A) of n units and their indices.
         metrics: further metrics of the batch to report.
@@ -109,7 +109,7 @@ class Rollouts(ABC):
         return {}
 
     def state(self) -> dict[str, Any]:
-        """Return the state to save beside the weights, as JSON values."""
+        """Return the state to save with the weights, as JSON values."""
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:  # noqa: B027  (what has no state has nothing to load)

@@ -28,7 +28,7 @@ from reflectrl.models.cards import read_json
 LOG = logging.getLogger(__name__)
 META, TENSORS = "state.json", "state.safetensors"
 """The files of a learner's state."""
-GOES_ON, BEGINS_ANEW = "the training goes on from the state before it", "this training begins anew"
+GOES_ON, BEGINS_ANEW = "training continues from the previous state", "this training starts over"
 """Ends of the warning about a damaged state: an older state is used, or there is none."""
 
 

@@ -228,7 +228,7 @@ class Win:
         return Start(self.seed, self.actions[:count], self.carried[: count + 1])
 
     def wins_again(self, env: TextEnv) -> bool:
-        """Return whether the same actions win again, as they do in every environment that keeps its promises."""
+        """Return whether the same actions win again, as they do in every environment that keeps its contract."""
         try:
             steps, now = begin(env, self.task, Start(self.seed, self.actions))
         except UserError:
@@ -239,10 +239,10 @@ class Win:
 class ReverseCurriculum:
     """Curriculum that starts a share of the groups shortly before a win, and moves the start towards the beginning.
 
-    All starts are `distance` actions before the end of a winning episode of the stage. If in an update at least a share
-    `gate` of the episodes from there has won, the distance grows by `step`. If none has won, it shrinks by `step`. So
-    it stays where there is something to learn. Wins that are shorter than the distance are not used any more. For each
-    task, the shortest win is kept.
+    All starts are `distance` actions before the end of a winning episode of the stage. If at least a share `gate` of an
+    update's episodes from there won, the distance grows by `step`. If none won, it shrinks by `step`. So it stays where
+    there is something to learn. Wins that are shorter than the distance are not used any more. For each task, the
+    shortest win is kept.
 
     Sources: Salimans and Chen 2018, "Learning Montezuma's Revenge from a Single Demonstration"; Florensa et al. 2017,
     "Reverse Curriculum Generation for Reinforcement Learning", whose starts are neither too easy nor too hard. Here one
@@ -275,13 +275,14 @@ class ReverseCurriculum:
             if win.wins_again(env):
                 self._wins[key] = win
             else:
-                self._say_once("lost", f"a win of task {win.task.id!r} does not win again; such are not begun from")
+                problem = f"a win of task {win.task.id!r} does not win again when replayed"
+                self._say_once("lost", f"{problem}; such wins are not used as starts")
 
     def draw(self, stage: str, groups: int, rng: np.random.Generator) -> list[tuple[Task, Start]]:
         """Draw tasks and starts for a share of `groups` groups. Empty if no win is long enough."""
         count = min(max(1, round(self.share * groups)), groups - 1) if self.share else 0
         if count > 0 and not self._wins:
-            self._say_once("none", "rl.reverse: no winning episode yet; all episodes begin at the beginning until then")
+            self._say_once("none", "rl.reverse: no winning episode yet; until then, episodes start at the beginning")
         open_wins = [
             w for (name, _), w in self._wins.items() if is_part(name, stage) and len(w.actions) > self.distance
         ]

@@ -222,7 +222,7 @@ def summed_nll(lm: LanguageModel, rows: Rows, share: Share) -> Tensor:
 
 
 def nll_and_text_loss(lm: LanguageModel, rows: Rows, share: Share) -> tuple[Tensor, Tensor]:
-    """Return `summed_nll`, and the mean loss over the prompts' own tokens in blocks at the start of a prompt.
+    """Return `summed_nll`, and the mean loss over all tokens of the packed blocks that begin a prompt.
 
     Text that repeats itself ("> go to desk 1", "You arrive at desk 1.") gives a model trained from scratch many more
     occasions than the completions do to learn to copy from its context.

@@ -37,11 +37,11 @@ def potentials(episode: Episode, milestones: Mapping[str, str]) -> list[float]:
 
 
 def shaping(potentials_T1: Sequence[float], gamma: float) -> list[float]:
-    """Compute rewards of potential-based shaping, F_t = gamma · Phi(s_{t+1}) - Phi(s_t), which keep the best policy.
+    """Compute rewards of potential-based shaping, F_t = gamma · Phi(s_{t+1}) - Phi(s_t).
 
     Their discounted sum from step t to the last step T is gamma^(T-t) · Phi(s_T) - Phi(s_t). If Phi(s_T) = 0, no action
-    from t on can influence it (Ng, Harada and Russell 1999, "Policy Invariance Under Reward
-    Transformations"; Grzes 2017, "Reward Shaping in Episodic Reinforcement Learning", on the last state).
+    from t on can influence it, so the best policy stays the same (Ng, Harada and Russell 1999, "Policy Invariance Under
+    Reward Transformations"; Grzes 2017, "Reward Shaping in Episodic Reinforcement Learning", on the last state).
 
     Args:
         potentials_T1: [T + 1] potentials of an episode's states.
@@ -136,7 +136,8 @@ class RewardShaping:
         """Return the rewards [T] of potential-based shaping by milestones.
 
         The potential of a terminal state is 0. `config.milestone_at_horizon` says whether it is also 0 at the horizon.
-        With a critic it is kept there, since the critic's value of the last observation already lacks it.
+        With a critic it is kept there: the critic predicts shaped rewards, so its value of the last observation already
+        lacks the potential.
         """
         phi_T1 = [self.config.milestone_coef * share for share in potentials(episode, self.milestones)]
         estimated = self.config.baseline == "critic" and episode.cut_off is not None

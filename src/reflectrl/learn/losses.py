@@ -138,7 +138,8 @@ def gae(rewards_T: Tensor, values_T: Tensor, gamma: float, gae_lambda: float, bo
         values_T: [T] predicted returns of the states in which the actions were taken.
         gamma: discount factor in [0, 1].
         gae_lambda: lambda in [0, 1].
-        bootstrap: value of the state after the last step: 0 if the episode ended there, V of it if it was cut off.
+        bootstrap: value of the state after the last step: 0 if the episode ended there, its predicted return if the
+            episode was cut off.
 
     Returns:
         [T] advantages in reward units, without a gradient.

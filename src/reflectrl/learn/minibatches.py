@@ -159,7 +159,8 @@ def assign_minibatches(prompt_N: np.ndarray, config: RLConfig, rng: np.random.Ge
         return np.array_split(rng.permutation(len(prompt_N)), count)
     position_N = rng.permutation(prompt_N.max() + 1)[prompt_N]  # prompts in a new order
     steps_P = np.bincount(position_N)
-    minibatch_P = (steps_P.cumsum() - steps_P) * count // len(prompt_N)  # in which the first step of a prompt falls
+    # All steps of a prompt go to the minibatch that its first step falls into.
+    minibatch_P = (steps_P.cumsum() - steps_P) * count // len(prompt_N)
     return [np.flatnonzero(minibatch_P[position_N] == k) for k in np.unique(minibatch_P)]
 
 

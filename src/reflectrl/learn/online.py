@@ -1,7 +1,7 @@
 """Online reinforcement learning with REINFORCE, PPO, or any other loss of `losses.POLICY_LOSSES`, in one linear loop.
 
 The loop serves agents, where a unit is an action (`rollouts.EpisodeRollouts`), and text, where a unit is a token. The
-difference, how a batch is collected and read, is behind the interface `batch.Rollouts`.
+interface `batch.Rollouts` hides the difference, which is how a batch is collected and read.
 
 Source: Reflect-RL, section on online RL. Departures from its released code:
 
@@ -29,13 +29,13 @@ from reflectrl.learn.value import ValueHead, make_critic
 
 
 def after_imitation(config: RLConfig) -> RLConfig:
-    """Return the settings of RL for a policy that imitation has taught: a warm-up of the critic, smaller steps."""
+    """Return the settings of RL for a policy taught by imitation: a warm-up of the critic, a lower learning rate."""
     warmup = max(config.critic_warmup, config.hold_warmup)
     return replace(config, critic_warmup=warmup, lr=config.lr * config.hold_lr)
 
 
 def held_kl(config: RLConfig, step: int) -> float:
-    """Return the weight of the KL divergence at an update of a held policy.
+    """Return the weight of the KL divergence at an update, for a policy that is held near its initial weights.
 
     It falls linearly to `kl_coef`, over `hold` updates from the first in which the policy learns.
     """
@@ -155,7 +155,7 @@ def update(
         for minibatch in batch.minibatches:
             totals, size = Metrics(), sum(len(part.units) for part in minibatch)
             for part in trainer.team.stripe(minibatch):
-                # Only the critic needs a gradient while it warms up, and it reads the states without theirs.
+                # While it warms up, only the critic learns. It reads detached states, so the pass needs no gradient.
                 with torch.set_grad_enabled(not warming):
                     logp_NA, hidden_ND = part.read()
                 labels_N, old_logp_N, advantage_N, returns_N = (

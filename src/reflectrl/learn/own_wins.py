@@ -1,13 +1,13 @@
-"""Search for wins in the environment itself, as episodes to imitate before RL, where chance hardly ever wins.
+"""Search for wins in the environment itself, as episodes to imitate before RL if random play hardly ever wins.
 
-Play is cheap beside learning, and an environment repeats an episode from its seed and its actions. So a search can
-return to a point that it has reached and try on from there, as in Ecoffet et al. 2021, "First return, then explore".
-What it finds is shortened by leaving out actions that were not needed. No model plays, and nobody shows anything.
+Play is cheap compared to learning, and an environment repeats an episode from its seed and its actions. So a search can
+return to a point that it has reached and explore from there, as in Ecoffet et al. 2021, "First return, then explore".
+A win is then shortened by leaving out actions that were not needed. The search needs no model and no demonstrations.
 
-Such a win makes no mistake, since it goes straight to what a player would have to find out. A policy that imitates it
-does not learn how to go on after a mistake, or after a test that revealed something. So copies with random actions in
-between are imitated too, the random ones left out, as in Laskey et al. 2017, "DART: noise injection for robust
-imitation learning".
+Such a win contains no mistakes: it goes straight to what a player would have to find out. A policy that imitates it
+does not learn how to go on after a mistake, or after an action that revealed something. So it also imitates copies with
+random actions in between, except for the random actions themselves, as in Laskey et al. 2017, "DART: noise injection
+for robust imitation learning".
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Point:
     Attributes:
         actions: the fewest known actions that lead there.
         earned: sum of the rewards above 0 on the way. Costs are left out: they would keep the search near the start.
-        visits: how often the search has begun from there.
+        visits: number of explorations that began there.
     """
 
     actions: tuple[str, ...]
@@ -51,7 +51,7 @@ class Search:
         seed: seed of the environment's randomness in this episode, and of the search.
 
     Attributes:
-        steps: number of environment steps taken, those of returns included.
+        steps: number of environment steps taken, including those for returning to points.
     """
 
     def __init__(self, env: TextEnv, task: Task, seed: int) -> None:
@@ -69,11 +69,11 @@ class Search:
         return None
 
     def _choose(self) -> Point:
-        """Draw a point: seldom visited ones and those that have earned more are drawn more often.
+        """Draw a point. Rarely visited points, and points that have earned more, are drawn more often.
 
-        A quarter of the searches begin at the start, and for another quarter the number of actions is drawn first.
-        Otherwise a world in which early mistakes cannot be mended fills with points that lead nowhere, and hardly any
-        search begins before the mistakes.
+        A quarter of the explorations begin at the start, and for another quarter the number of actions is drawn first.
+        Otherwise, if early mistakes cannot be undone, most points would lie after a mistake and lead nowhere, and
+        hardly any exploration would begin before it.
         """
         points, kind = list(self.points.values()), self.rng.random()
         if kind < 0.25:
@@ -109,9 +109,9 @@ class Search:
         return None
 
     def _note(self, now: TimeStep, actions: tuple[str, ...], earned: float) -> None:
-        """Remember a point, or a shorter or more rewarding way to it."""
+        """Remember a new point, or a shorter way to a known one."""
         seen = now.observation
-        # What was earned tells apart what a short text may hide, such as a key that was taken.
+        # The sum of rewards distinguishes points whose texts are equal, for instance before and after taking a key.
         text = "\x1f".join((seen.state, *seen.actions, f"{earned:.1f}"))
         key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         point = self.points.get(key)
@@ -195,7 +195,7 @@ def find_wins(
             actions = search.find(min(left, most_steps // 10))
             episodes = []
             if actions is not None:
-                # A dictionary, because a set's order is another one in each process.
+                # A dictionary, because the order of a set differs between processes.
                 wins = dict.fromkeys([(actions, frozenset()), *(search.detour(actions) for _ in range(detours))])
                 episodes = [episode_of(env, task, search.seed, *win) for win in wins]
             left -= search.steps
@@ -209,7 +209,7 @@ def find_wins(
 def episode_of(
     env: TextEnv, task: Task, seed: int, actions: Sequence[str], strays: Collection[int] = frozenset()
 ) -> Episode:
-    """Play a win again, and label its steps for imitation.
+    """Replay a win, and label its steps for imitation.
 
     Args:
         strays: indices of the steps that are not to be imitated.
@@ -219,7 +219,7 @@ def episode_of(
     """
     steps, now = begin(env, task, Start(seed, tuple(actions)))
     if not now.success:
-        raise UserError(f"environment {type(env).__name__}: a win of task {task.id!r} does not win again")
+        raise UserError(f"environment {type(env).__name__}: a win of task {task.id!r} does not win again when replayed")
     labelled: list[Step] = []
     for index, step in enumerate(steps):
         turn = Choice(PLAYER, step.observation.actions[step.action], choice=step.action)

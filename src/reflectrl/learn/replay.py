@@ -51,7 +51,7 @@ class ReplayBuffer:
     def draw(self, count: int, rng: np.random.Generator, by_priority: bool = False, repeats: bool = False) -> list[int]:
         """Draw the indices of `count` episodes, uniformly or in proportion to their priorities.
 
-        Without `repeats` they are different ones, and fewer than `count` if the buffer has not as many.
+        Without `repeats` they are all different, and fewer than `count` if the buffer holds fewer.
 
         Source: Schaul et al. 2016, "Prioritized Experience Replay", with alpha = 1 and, as in self-imitation learning,
         without weights that undo the priorities.

@@ -59,7 +59,7 @@ class Signal:
         if self.most < 2:
             return "there was never more than one legal action, so there is nothing to choose"
         if self.lowest == self.highest:
-            won = f", {self.won} of them won (let the outcome that wins pay)" if self.won else ""
+            won = f", {self.won} of them won (give the winning outcome a reward)" if self.won else ""
             return f"all {self.episodes} episodes of random play earned {self.lowest:g}{won}, so no action looks better"
         return None
 
@@ -122,8 +122,8 @@ def doubt_about_success(signal: Signal, env: TextEnv) -> str:
     if ended:
         seen = f"none of the {ended} episodes of random play that ended by themselves counts as won"
     return (
-        f"{seen}: success is where {env.success_rule}. If an end that pays less can be a win (in CliffWalking every"
-        " step costs 1, the last one too), change that rule, since results and demonstrations count successes"
+        f"{seen}: success means that {env.success_rule}. If an end that pays less can be a win (in CliffWalking every"
+        " step costs 1, the last one too), change this rule, since results and demonstrations count successes"
     )
 
 

@@ -32,12 +32,12 @@ from reflectrl.models.players import Policy
 
 @dataclass
 class Collected:
-    """Episodes of an update, with what `replay` and `end_update` need to know of them.
+    """Episodes of an update, with what `replay` and `end_update` need to know about them.
 
     Attributes:
         played: all episodes, group by group.
         learned: the episodes that the update learns from.
-        rng: random generator of the update, which `replay` goes on drawing from.
+        rng: random generator of the update, from which `replay` draws too.
         mean_return: mean reward-to-go of the learned episodes' steps, over those that began at the beginning.
         mean_near_win: the same for episodes that began near a win; None if there were none.
         scale: root mean square of the learned steps' advantages.
@@ -157,7 +157,7 @@ class EpisodeRollouts(Rollouts):
         batch.scale = self.latest.scale
         batch.won_N = None  # wins alone would teach that every choice is right
         if config.self_imitation:
-            batch.returns_N = steps.returns_N  # gains are over what the past episode really returned
+            batch.returns_N = steps.returns_N  # gains are measured from what the past episode really returned
             gains = imitate_gains(batch, steps.spans())
             self.buffer.set_priorities(drawn, gains[: len(drawn)])
         return batch
@@ -228,7 +228,7 @@ class EpisodeRollouts(Rollouts):
         return sorted(played, key=lambda episode: order[episode.seed])
 
     def judged(self, episodes: list[Episode]) -> list[Episode]:
-        """Return fresh episodes, which come group by group, as they are learned from."""
+        """Return fresh episodes, given group by group, in the form to learn from. By default, they are unchanged."""
         return episodes
 
     # ---- saved and loaded --------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import no_sharing, pack
 
 LEARNED = 1e-4
-"""Validation loss (nats per token) below which nothing is left to learn, and more steps only make a policy surer."""
+"""Validation loss (nats per token) below which more steps teach nothing, and only make a model overconfident."""
 
 
 def train_sft(

@@ -28,7 +28,7 @@ class Group(NamedTuple):
     """Task of a group of episodes, which all begin at the same point.
 
     Attributes:
-        provenance: provenance that the episodes record.
+        provenance: provenance to record in the episodes.
         start: point inside an earlier episode; None for the beginning.
     """
 

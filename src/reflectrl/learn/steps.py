@@ -65,7 +65,7 @@ def flatten(
 ) -> Steps:
     """Flatten episodes that the policy has played, or that were read from a log, into steps.
 
-    The prompts are the ones that the policy read in play. Only for steps from a file, they are rendered again. Steps
+    The prompts are the ones that the policy read in play. They are rendered again only for steps from a file. Steps
     that were only repeated to reach an episode's starting point are left out.
 
     Args:
@@ -149,7 +149,7 @@ def policy_pass(
     Args:
         packing: `list` leaves packing to the backend, `no_sharing` encodes each prompt by itself.
     """
-    question_rows: dict[Question, int] = {}  # of distinct questions, in the order of their first step
+    question_rows: dict[Question, int] = {}  # row of each distinct question, in the order of their first steps
     row_of_step = list[int]()
     for i in index:
         question = (steps.prompts[i], steps.actions[i])

@@ -74,7 +74,7 @@ Log = Callable[[dict[str, Any]], Verdict | None]
 
 
 class Stateful(Protocol):
-    """Part of a training with a state of its own beside weights, as JSON values."""
+    """Part of a training whose state is saved with the weights, as JSON values."""
 
     def state(self) -> Any:
         """Return the state to save."""
@@ -103,7 +103,7 @@ class Trainer:
         step: number of finished steps or updates, counted by the loop.
         best: the best score so far.
         stale: number of evaluations since the best score was first reached.
-        rate: share of the peak learning rates that is left, apart from the schedule. `obey` halves it.
+        rate: factor of the peak learning rates, besides the schedule's. `obey` halves it, and a loop may adapt it.
         stopped: True if a callback has asked for the training to end, or its time or patience is over.
         spent: seconds that the training has taken, those before a kill included.
         resumed: content of the loaded state, including what the loop added in `save`; None for a new training.
@@ -142,8 +142,8 @@ class Trainer:
         if folder is not None and self.resumed is not None:
             tensors = load_tensors(self.team.first(lambda: folder))  # all ranks read the first rank's folder
             if missing := self.parts.keys() - tensors.keys():
-                about = f"holds the state of another version's training (without {', '.join(sorted(missing))})"
-                raise UserError(f"{folder} {about}; remove it to begin this training anew")
+                about = f"holds the state of a training by another version (without {', '.join(sorted(missing))})"
+                raise UserError(f"{folder} {about}; remove it to start this training over")
             if keep_best:
                 # Through the model, so that they have its device and data types.
                 load_weights(model, tensors["best"])
@@ -184,14 +184,14 @@ class Trainer:
     def updates(
         self, rollouts: Rollouts, config: RLConfig, log: Log, further: Mapping[str, Stateful] | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Yield a dictionary for the metrics of each update of online RL, and do all that is not the algorithm.
+        """Yield a dictionary for the metrics of each update of online RL, and do everything but the algorithm.
 
         Before an update it evaluates and saves, if that is due. After it, the metrics are logged, and the callback's
-        request is carried out. In the end, the model has the weights that did best on validation tasks. A killed
-        training continues from its last saved state, and repeats the updates after it with the same bits.
+        request is carried out. At the end, the model has the weights that did best on validation tasks. A killed
+        training continues from its last saved state, and repeats the updates after it bit for bit.
 
         Args:
-            rollouts: source of batches, which the loop asks for them.
+            rollouts: source of batches. The loop itself collects them.
             config: settings of online RL, here `updates` and `eval_every`.
             log: callback that receives one flat dictionary per update, and one for the evaluation after the last. If
                 it returns "stop", the model is evaluated once more and training ends. With "roll-back", training
@@ -282,7 +282,7 @@ class Trainer:
         Args:
             metrics: metrics of the evaluation. The step is added.
             score: scores, the most important first. Higher is better.
-            log: callback for metrics. Any request of it ends the training.
+            log: callback for metrics. If it requests anything, the training ends.
         """
         release_memory()
         self.keep_if_best(score)

@@ -1,1 +1,1 @@
-"""Ways to learn: each beside its settings and its arms."""
+"""Learning methods. Each module holds a method, its settings and its arms."""

@@ -4,7 +4,7 @@ An update plays episodes, takes TD steps of the critic on the replay buffer, and
 states of the buffer. There, actions are weighted by Q(s, a) - V(s) instead of by the episode's return.
 
 Source: Zhou et al. 2024, "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL" (arXiv 2402.19446),
-with an action as an utterance. Departures: the critic reads hidden states of the frozen policy before RL, where the
+with each action as an utterance. Departures: the critic reads hidden states of the frozen policy before RL, where the
 source trains an encoder; V and the policy learn from all listed actions, where the source samples one (for the policy,
 see `values.actor_actions`).
 """
@@ -72,7 +72,7 @@ def train_archer(
         generator = torch.Generator().manual_seed(named_seed(seed, "archer", trainer.step))
         drawn = draw_transitions(rollouts, buffer, values, trainer.step, generator)
 
-        # The critic: Q(s, a) ← r + gamma V'(s') and V(s) ← sum_a pi(a|s) Q'(s, a). Primed values are the target's.
+        # The critic: Q(s, a) ← r + gamma V'(s') and V(s) ← sum_a pi(a|s) Q'(s, a). Primes mark the target network.
         # Each distinct state is read once by the policy, although many transitions share it.
         states_S, index_N = drawn.state_N.unique(return_inverse=True)
         questions = [buffer.questions[i] for i in states_S.tolist()]

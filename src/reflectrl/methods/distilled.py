@@ -39,15 +39,15 @@ class DistillConfig:
     episodes: Count = 2
     """Episodes that the pair plays per training task."""
     temperature: NonNegative = 1.0
-    """Sampling temperature of the pair, for its episodes and for the probabilities that are learned. With 0 the pair
-    plays greedily, so one episode per task is enough, and its probabilities at temperature 1 are learned."""
+    """Sampling temperature of the pair, for its episodes and for the target probabilities. With 0 the pair
+    plays greedily, so one episode per task is enough, and the targets are its probabilities at temperature 1."""
     won_only: bool = False
     """Learn only from the episodes that the pair won."""
     target: Literal["soft", "chosen"] = "soft"
     """Target in each state: "soft" is the pair's probability of every action, "chosen" the action that it took."""
     start: Literal["policy", "reflector"] = "policy"
-    """Initial weights of the policy: the pair's policy or its reflector. A reflector trained from scratch has learned
-    best to read a state. With adapters, only "policy" is possible."""
+    """Initial weights of the policy: the pair's policy or its reflector. If both were
+    trained from scratch, the reflector reads states best. With adapters, only "policy" is possible."""
     steps: Count = 600
     """Optimiser steps."""
     batch_size: Count = 64
@@ -141,10 +141,10 @@ def train_distilled(
     lm = policy.lm
     trainer = Trainer(lm, make_optimizers(lm, sft), sft.max_grad_norm, state_folder)
     if trainer.resumed is None:
-        _evaluate(trainer, policy, evaluate, log)  # the first weights are a candidate
+        _evaluate(trainer, policy, evaluate, log)  # the initial weights may be the best
     while not trainer.has_ended(config.steps):
         trainer.set_rate(cosine(trainer.step, config.steps, sft.warmup))
-        torch.manual_seed(named_seed(seed, "dropout", trainer.step))  # anew at each step, as after a kill
+        torch.manual_seed(named_seed(seed, "dropout", trainer.step))  # per step, so that a resumed training is the same
         rng, total = np.random.default_rng(named_seed(seed, "distill", trainer.step)), 0.0
         batch = [rows[i] for i in rng.choice(len(rows), min(config.batch_size, len(rows)), replace=False)]
         with lm.training():
@@ -204,7 +204,7 @@ def pair_episodes(build: Build, *, reflector: Source, policy: Source, pair: str,
     """Let a pair play the training tasks.
 
     Args:
-        pair: the arm whose players they are.
+        pair: the arm whose players play.
         student: name of the policy that is to learn from the episodes.
     """
     from reflectrl.core.envs import make

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # these bring torch, which a dry run does without
 Collected = tuple["Dataset | None", dict[str, float]]
 """Data to imitate in a round (None for nothing), and metrics of the round."""
 Collect = Callable[[int], Collected]
-"""Function of a round's number that collects what it imitates."""
+"""Function that takes a round's number and collects the data to imitate."""
 
 
 # ---- the loop --------------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def train_expert_iteration(
     """Train a model in place. `config.steps` are divided among `config.rounds` rounds.
 
     Args:
-        collect: plays or writes with the current model.
+        collect: plays episodes, or writes completions, with the current model (see `Collect`).
         log: receives one flat dictionary per evaluation, which includes the metrics of its round.
         state_folder: folder of the weights between rounds. A killed training repeats the round that it was in.
     """
@@ -103,7 +103,7 @@ def log_of_round(log: Log, first_step: int, steps: int, collected: dict[str, flo
     Args:
         first_step: number of steps before the round.
         steps: number of steps of the whole training.
-        collected: metrics of what the round imitates.
+        collected: metrics of the data that the round imitates.
     """
 
     def note(metrics: dict[str, Any]) -> None:
@@ -122,7 +122,7 @@ def expert_iteration(build: Build, *, log: Path, start: Source) -> None:
     """Train a policy that imitates its own successes, round after round.
 
     Args:
-        log: the log, from which only the initial model has learned.
+        log: the log. Only the initial model has learned from it.
         start: the initial model.
     """
     from reflectrl.core.envs import make

@@ -1,8 +1,7 @@
 """Reflection in hindsight: texts about its own finished episodes teach a policy, and nothing is written at play.
 
-After its episodes, a text h is made for each state s in which the policy chose. The policy is scored in its own states
-once without and once with h, which stands where a reflection stands. It learns the difference, beside (or instead of)
-the policy gradient:
+After an episode, a text h is made for each of its states s. The policy is scored in these states once without h, and
+once with h in the place of a reflection. It learns the difference, in addition to (or instead of) the policy gradient:
 
     loss = coef * mean_n g_n KL(pi(.|s_n, h_n) || pi(.|s_n))
 
@@ -45,7 +44,7 @@ SIDE_BY_SIDE = 8
 @dataclass(frozen=True)
 class HindsightConfig:
     """Reflection in hindsight, in the arms "hindsight" and "hindsight-only" ([hindsight.md](hindsight.md)). Settings of
-    episodes, advantages and evaluation stand in [rl].
+    episodes, advantages and evaluation are in [rl].
     """
 
     text: Literal["analyst", "continuations", "outcome", "observation"] = "analyst"
@@ -53,7 +52,7 @@ class HindsightConfig:
     action won when the policy tried it and played on, which needs no expert. "outcome": the action taken and how the
     episode ended. "observation": the action taken and the next observation."""
     gate: Literal["all", "agree", "lost"] = "agree"
-    """Steps that learn from their text. "all": every step. "agree": steps in which the text moves the probability of
+    """Steps whose texts are learned from. "all": every step. "agree": steps in which the text moves the probability of
     the action taken in the direction of its advantage. "lost": steps of lost episodes."""
     coef: NonNegative = 1.0
     """Weight of the divergence between the policy with and without the text, in the loss."""
@@ -89,8 +88,8 @@ GATES: dict[str, Gate] = {
     "agree": lambda gains_N, advantages_N, won_N: (gains_N * advantages_N > 0).to(gains_N.dtype),
     "lost": lambda gains_N, advantages_N, won_N: 1.0 - won_N,
 }
-"""Gates by values of `hindsight.gate`. Arguments are, for each step, the gain in log-probability of the action taken by
-the text, the advantage of that action, and 1.0 if the episode was won. The result is 0 or 1 per step."""
+"""Gates by values of `hindsight.gate`. Arguments are, for each step, how much the text raises the log-probability of
+the action taken, the advantage of that action, and 1.0 if the episode was won. The result is 0 or 1 per step."""
 
 
 # ---- the texts -------------------------------------------------------------------------------------------------------
@@ -135,7 +134,7 @@ def analyst_texts(episode: Episode, env: TextEnv) -> list[str]:
         try:
             texts.append(ask(env, episode.task, "analyse", len(step.observation.actions)))
         except NotImplementedError as error:
-            raise UserError(f"hindsight.text is 'analyst', and {error}; 'continuations' needs none") from error
+            raise UserError(f"hindsight.text is 'analyst', but {error}; 'continuations' needs no analyst") from error
         advance(env, episode.task, step.action)
     return texts
 
@@ -201,8 +200,8 @@ class HindsightTexts:
         """Score the steps with and without their texts.
 
         Returns:
-            The teacher's log-probabilities [N, A], the gates [N], and metrics: the share of steps that learn, and the
-            mean gain of the actions taken.
+            The teacher's log-probabilities [N, A], the gates [N], and metrics: the share of steps with an open gate,
+            and the mean gain of the actions taken.
         """
         import torch
 
@@ -253,7 +252,7 @@ def hindsight_rollouts(
     """Return episodes of a policy without a reflector, whose batches also hold the loss of the texts.
 
     Args:
-        policy: policy that can read reflections.
+        policy: must have learned to read reflections.
     """
     from reflectrl.learn.rollouts import EpisodeRollouts
 

@@ -120,7 +120,7 @@ def linvit_alone(plan: Plan) -> Artifact:
 
 
 def linvit_untaught(plan: Plan) -> Artifact:
-    """Plan LINVIT's policy with the base model as its prior, which has seen no demonstration, and its critic."""
+    """Plan LINVIT's policy with its critic. The prior is the base model, which has seen no demonstrations."""
     return linvit(plan, "linvit-untaught", reflector=None, policy=base(plan))
 
 

@@ -1,9 +1,9 @@
-"""MOReL: models of the environment learn from a log, and the policy learns by RL in what they agree on.
+"""MOReL: models of the environment learn from a log, and the policy learns by RL on the effects that all predict.
 
 Several language models learn from the log to write what follows an action: reward, end, next state, next actions. They
-differ in their random weights and in the episodes that they see. What all of them write alike counts as known. A
-policy that imitates the log then goes on learning by online RL in this world of texts, where an unknown effect ends the
-episode at a cost. The environment itself is not played before the evaluation, not even to choose the best weights.
+differ in their random weights and in the episodes that they see. An effect that all of them predict alike counts as
+known. A policy that imitates the log is then trained by online RL in this world of texts, where an unknown effect ends
+the episode at a cost. The environment itself is not played before the evaluation, not even to choose the best weights.
 
 Source: Kidambi et al. 2020, "MOReL: Model-Based Offline Reinforcement Learning" (arXiv 2005.05951). Departures: an
 effect is a text, so models agree or not, and there is no threshold of distance; the world is deterministic, since each
@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # these bring torch, which a dry run does without
 @dataclass(frozen=True)
 class MorelConfig:
     """Models of the environment, and the world that they make, in the arm "offline-morel" ([offline.md](offline.md)).
-    Settings of RL in that world stand in [rl], settings of the models' optimiser in [sft].
+    Settings of RL in that world are in [rl], settings of the models' optimiser in [sft].
     """
 
     models: Count = 4
@@ -52,16 +52,16 @@ class MorelConfig:
     steps: Count = 1500
     """Optimiser steps of each model."""
     states: Count = 5000
-    """Largest number of states whose effects are predicted: the log's first, then others that these lead to."""
+    """Largest number of states whose effects are predicted: first the log's, then states that these lead to."""
     cost: float = -1.0
     """Reward of an action whose effect is unknown, which ends the episode. It should be below any return."""
 
 
 SECTIONS = {"morel": MorelConfig}
 SIDE_BY_SIDE = 32
-"""Scenes whose effects are predicted at the same time."""
+"""Number of scenes whose effects are predicted at the same time."""
 HELD_OUT = 10
-"""One in so many episodes of the log is held out: it chooses the best weights of models and policy."""
+"""One in this many episodes of the log is held out, to choose the best weights of models and policy."""
 
 
 def settings_of(recipe: Recipe) -> MorelConfig:
@@ -75,7 +75,11 @@ def settings_of(recipe: Recipe) -> MorelConfig:
 
 
 def divided(log: Path) -> tuple[list[Episode], list[Episode]]:
-    """Return the episodes of the log that are learned from, and those that are held out."""
+    """Split the episodes of the log into those to learn from and those held out.
+
+    Raises:
+        UserError: the log is too short.
+    """
     from reflectrl.core.episodes import read_episodes
 
     episodes = list(read_episodes(log))
@@ -100,7 +104,7 @@ def dynamics(build: Build, *, log: Path, start: Source, number: int) -> None:
 
     Args:
         log: the log.
-        start: the initial model. One from scratch gets random weights of its own.
+        start: the initial model. A scratch model gets its own random weights.
         number: number of the model.
     """
     import numpy as np
@@ -118,7 +122,7 @@ def dynamics(build: Build, *, log: Path, start: Source, number: int) -> None:
     if "scratch" in recipe.model.sources:
         draw_weights(lm.model, seed)
     learned, held_out = divided(log)
-    # A bootstrap: models that saw other episodes disagree where the log says little.
+    # A bootstrap: models trained on different resamples disagree where the log says little.
     drawn = np.random.default_rng(seed).integers(len(learned), size=len(learned))
     resampled = [learned[i] for i in drawn]
     steps = settings_of(recipe).steps
@@ -139,7 +143,7 @@ def dynamics(build: Build, *, log: Path, start: Source, number: int) -> None:
 # ---- the world that they make ----------------------------------------------------------------------------------------
 
 Predict = Callable[[Sequence[tuple[Scene, str]]], list[Effect | None]]
-"""Function that predicts the effects of actions; None for texts that are no effect."""
+"""Function that predicts the effects of actions; None if the model's text is not a valid effect."""
 
 
 def predictor(lm: LanguageModel, longest: int) -> Predict:
@@ -197,7 +201,7 @@ def world(build: Build, *, log: Path, models: tuple[Path, ...]) -> None:
     """Write the table of the effects that all models predict alike.
 
     Args:
-        log: the log, with whose states it begins.
+        log: the log. Its states come first.
         models: the models of the environment.
     """
     from reflectrl.core.prompts import reflection_completion
@@ -259,7 +263,7 @@ def learned_in_world(build: Build, *, world: Path, start: Source) -> None:
     from reflectrl.runs.training import metrics_log
 
     recipe, seed = build.recipe, named_seed(build.seed, build.name)
-    # What needs stages, milestones or wins of the environment itself has no meaning here.
+    # Settings that need stages, milestones or wins of the real environment have no meaning in this world.
     config = replace(
         recipe.rl, curriculum="none", milestone_coef=0.0, reverse=0.0, replay_log=0, own_wins=0, self_imitation=False
     )

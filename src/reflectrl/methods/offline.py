@@ -1,14 +1,15 @@
 """Offline learning from completions with rewards: likelihood, A-LoL and relatives, preferences.
 
 The loop serves text (samples with rewards) and agents (steps of logged episodes). It reads both as completions
-(`shared/offline/completions.py`). The reference's log-probabilities and values were computed before, so one model is in
-memory (`shared/offline/reference_cache.py`). The settings are in `shared/offline/config.py`, since texts have them too.
+(`shared/offline/completions.py`). The reference's log-probabilities and values are computed beforehand, so only one
+model is in memory (`shared/offline/reference_cache.py`). The settings are in `shared/offline/config.py`, since text
+tasks use them too.
 
 Sources: Baheti et al. 2024; for "archer", Zhou et al. 2024 (`shared/offline/utterance_critic.py`), whose offline form
 weights completions by exp(beta · advantage) without importance ratios, as here. Departures from the released code of
 Baheti et al.: each of their algorithms works with every kind of sampling, the loss does not depend on accumulation, and
 dropout is off, so ratios are 1 before the first step. The reference stays as it is; the released code can replace it by
-a better checkpoint during training (`--baseline_update_threshold`, in none of its published commands).
+a better checkpoint during training (`--baseline_update_threshold`, which none of its published commands uses).
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def mixed_log(build: Build, *, teaching: Path, plain: Path | None) -> None:
 
     recipe, count = build.recipe, offline_settings(build.recipe).log_episodes
     taught = read_episodes(teaching)
-    episodes = [episode for episode in taught if episode.provenance.get("kind") != "negative"]  # negatives break off
+    episodes = [episode for episode in taught if episode.provenance.get("kind") != "negative"]  # those are cut short
     if plain is not None:
         policy = load_policy(recipe, plain, build.seed)
         with pool_of(recipe) as envs:
@@ -272,7 +273,7 @@ def from_critic(plan: Plan) -> Artifact:
 
 
 def from_returns(algorithm: str, plan: Plan) -> Artifact:
-    """Plan a policy that imitates the log and is told how each episode went on."""
+    """Plan a policy that imitates the log, conditioned on how each episode went on."""
     return learned_from_log(plan, f"offline-{algorithm}", log=planned_log(plan), start=base(plan), algorithm=algorithm)
 
 
@@ -329,7 +330,7 @@ def _without_value(recipe: Recipe, log: Path, policy: Policy, algorithm: str) ->
 def _reference_cache(
     recipe: Recipe, log: Path, folder: Path, seed: int, reference: Policy, envs: Callable[[], TextEnv], note: Log
 ) -> tuple[Dataset, ReferenceCache]:
-    """Return the log as a policy's data, and the reference's view of it, which `folder` keeps."""
+    """Return the log as a policy's data, with log-probabilities and values under the reference, cached in `folder`."""
     from reflectrl.core import distributed
     from reflectrl.core.episodes import read_episodes, without_reflections
     from reflectrl.methods.shared.offline.completions import step_dataset
@@ -343,7 +344,7 @@ def _reference_cache(
 
 
 def _criticised(build: Build, log: Path, reference: Policy) -> tuple[Dataset, ReferenceCache]:
-    """Return the log as data, and an utterance-level critic's view of it. Fitting the critic writes its metrics."""
+    """Return the log as data, with an utterance-level critic's values. Fitting the critic writes its metrics."""
     from reflectrl.core import distributed
     from reflectrl.core.episodes import read_episodes, without_reflections
     from reflectrl.methods.shared.offline.completions import step_dataset

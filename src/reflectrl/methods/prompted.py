@@ -54,7 +54,7 @@ def shown_steps(
     taught = [step for episode in demonstrated for step in episode.steps if step.label == "positive"]
     usable = [step for step in taught if step.target is not None and (step.reflection or not reflecting)]
     if not usable:
-        raise UserError(f"{episodes}: no step there that the {role} could be shown")
+        raise UserError(f"{episodes}: no demonstration has a step to show the {role} as an example")
     texts = []
     for step in spread(usable, recipe.sections["pretrained"].shots, seed):
         reflection = step.reflection if reflecting else None
@@ -71,7 +71,7 @@ def shown_steps(
 
 
 def spread(usable: Sequence[Step], count: int, seed: int) -> list[Step]:
-    """Return `count` random steps. The first ones all show different actions."""
+    """Return `count` random steps. Different actions come first, then repeated ones."""
     drawn = random.Random(named_seed(seed, "shots")).sample(usable, len(usable))
     seen, first, later = set[str](), list[Step](), list[Step]()
     for step in drawn:

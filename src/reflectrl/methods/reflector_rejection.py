@@ -2,8 +2,9 @@
 
 This is expert iteration (Anthony et al. 2017) on reflections, or STaR (Zelikman et al. 2022) with a policy as the judge
 of rationales. A reflection can be scored without playing on from it, since its only effect is on the policy's next
-choice. So every action of a state is tried once for all of the state's reflections (`teach/outcomes.py`). The score of
-a reflection is the sum over actions a of pi(a | s, reflection) Q(s, a), without the variance of sampling an action.
+choice. So a state's actions are tried once, and all of its reflections are scored with the results
+(`core/teach/outcomes.py`). The score of a reflection is the sum over actions a of pi(a | s, reflection) Q(s, a),
+without the variance of sampling an action.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def draw_reflections(
         live_episodes = []
         for (e, i), k in part:
             episode, rng = rollouts.latest.learned[e], np.random.default_rng(named_seed(seed, "reflection", e, i, k))
-            no_env = cast("TextEnv", None)  # a reflector reads the observation only
+            no_env = cast("TextEnv", None)  # a reflector reads only the observation
             live_episodes.append(LiveEpisode(no_env, episode.task, 0, rng, episode.steps[i].observation))
         for (state, _), turn in zip(part, rollouts.drawing.turns(live_episodes), strict=True):
             drawn[state].append(turn)
@@ -187,7 +188,7 @@ class Together:
         return bool(getattr(self.reflector, "carries", False))
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        """Return the policy's choices after a reflection on each state, which is added to the episode's turns."""
+        """Reflect on each state, add the reflection to the episode's turns, and return the policy's choices."""
         for live, turn in zip(episodes, self.reflector.turns(episodes), strict=True):
             live.turns = [turn]
         self.turns_taken += len(episodes)

@@ -273,14 +273,14 @@ def reflector_rl(build: Build, *, reflector: Source, policy: Source) -> None:
 
 @artifact("reflecting", "rl", CHECKPOINT, CHECKPOINT.replace("{name}", "{name}" + WRITER), settings=SETTINGS)
 def both_rl(build: Build, *, reflector: Source, policy: Source) -> None:
-    """Train reflector and policy together by reinforcement learning. They are two checkpoints."""
+    """Train reflector and policy together by reinforcement learning, and write a checkpoint of each."""
     from reflectrl.learn.checkpoint import write_folder
 
     config = without_replay(build.recipe.rl)
     policy_lm, reflector_lm = train_pair(
         build, reflector, policy, config, partial(train_reflector, both=True), both=True
     )
-    name = build.name + WRITER  # it comes first: once the policy's checkpoint exists, both do
+    name = build.name + WRITER  # saved first: once the policy's checkpoint exists, both do
     write_folder(build.out.with_name(name), partial(reflector_lm.save, artifact=name, seed=build.seed))
     save(build, policy_lm)
 

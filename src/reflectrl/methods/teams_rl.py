@@ -1,4 +1,4 @@
-"""TeaMs-RL for demonstrations: a teacher policy chooses what is demonstrated next, paid by what the student gains.
+"""TeaMs-RL for demonstrations: a teacher policy chooses the next demonstrations, rewarded by the student's gain.
 
 A lesson is a kind of demonstration: short, middle or long training tasks, shown without errors, with random actions, or
 with a single mistake. In each round the teacher draws a lesson, the environment's expert gives it, and the student
@@ -6,8 +6,8 @@ takes some steps of imitation on what it has seen so far. The teacher's reward i
 validation demonstrations. It learns by REINFORCE with a running mean as the baseline.
 
 Source: Gu et al. 2024, "TeaMs-RL: Teaching LLMs to Generate Better Instruction Datasets via Reinforcement Learning"
-(arXiv 2403.08694), whose teacher chooses operations that rewrite instructions, and is paid for the diversity of what
-results. Departures: lessons in an environment instead of rewritten instructions; the student's gain instead of
+(arXiv 2403.08694), whose teacher chooses operations that rewrite instructions, and is rewarded for the diversity of
+the results. Departures: lessons in an environment instead of rewritten instructions; the student's gain instead of
 diversity; a table of preferences instead of a network, since a round has no state but its number.
 """
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:  # these bring torch or numpy, which a dry run does without
 @dataclass(frozen=True)
 class TeamsConfig:
     """The teacher of the arms "teams" and "teams-uniform" ([learner.md](learner.md)). Settings of the student's
-    optimiser stand in [sft].
+    optimiser are in [sft].
     """
 
     rounds: Count = 24
     """Number of lessons."""
     demonstrations: Count = 8
-    """Number of demonstrations of a lesson."""
+    """Number of demonstrations per lesson."""
     steps: Count = 20
     """Optimiser steps of the student after each lesson."""
     lr: Positive = 2.0
@@ -82,7 +82,7 @@ class Teacher:
     """Policy over lessons: a softmax of preferences, which learns by REINFORCE.
 
     Args:
-        lr: learning rate; 0 goes on choosing evenly.
+        lr: learning rate. With 0, the choice stays uniform.
 
     Attributes:
         preferences: logit of each lesson.
@@ -165,9 +165,9 @@ def train_teams(
     """Train the policy in place. It ends with the weights of the lowest validation loss.
 
     Args:
-        lesson: gives the demonstrations of a lesson, by its number and the round's.
+        lesson: function of a lesson's index and the round's, which returns demonstrations.
         validation: demonstrations on which gains are measured.
-        teaches: False lets the teacher go on choosing evenly.
+        teaches: True if the teacher learns; False keeps its choice uniform.
         log: receives a line for each round.
         state_folder: folder of the state after each round, so that a killed training can resume.
     """
@@ -190,7 +190,7 @@ def train_teams(
     trainer = Trainer(policy.lm, make_optimizers(policy.lm, config), config.max_grad_norm, state_folder)
     loss = evaluate_loss(policy.lm, held_out, config.batch_size, no_sharing)
     done: list[tuple[int, float]] = trainer.resumed["lessons"] if trainer.resumed else []
-    for round_index, (lesson_index, gain) in enumerate(done):  # what was taught before a kill
+    for round_index, (lesson_index, gain) in enumerate(done):  # replay the lessons of an interrupted run
         rows += examples(lesson(lesson_index, round_index))
         teacher.learn(lesson_index, gain)
     while not trainer.has_ended(settings.rounds):
@@ -233,7 +233,7 @@ def taught_by_lessons(build: Build, *, start: Source, validation: Path, teaches:
     Args:
         start: the initial model.
         validation: the validation episodes.
-        teaches: True if the teacher learns; False lets it choose evenly.
+        teaches: True if the teacher learns; False keeps its choice uniform (the control).
     """
     from reflectrl.core.envs import make
     from reflectrl.core.episodes import read_episodes

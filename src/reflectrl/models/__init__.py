@@ -1,5 +1,5 @@
-"""Language models: loading, reading, scoring, writing."""
+"""Language models: loading them, reading prompts, scoring actions, writing texts."""
 
 import logging
 
-logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # where installed, peft imports it, and it talks at once
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # peft imports it if it is installed, and it logs on import

@@ -74,7 +74,7 @@ def adapter_settings(folder: Path) -> dict[str, Any]:
             " references on it share; merge it into its backbone with PEFT's merge_and_unload, and load the result"
         )
     if kind in VIRTUAL:
-        raise UserError(f"{path}: an adapter of the kind {kind} puts virtual tokens before prompts; it is not loaded")
+        raise UserError(f"{path}: adapters of the kind {kind} put virtual tokens before prompts; they are not loaded")
     return settings
 
 
@@ -92,7 +92,7 @@ def fitting(folder: Path, base: str) -> Iterator[None]:
 def saved_embeddings(model: Any, folder: Path) -> SavedEmbeddings:
     """Find the embeddings of the backbone among an adapter's saved weights, from the file's header."""
     path = folder / WEIGHTS
-    if not path.is_file():  # PEFT says what is missing
+    if not path.is_file():  # PEFT reports the missing file later
         return SavedEmbeddings()
     own = model.get_input_embeddings()
     name = next(name for name, module in model.named_modules() if module is own)
@@ -158,6 +158,6 @@ def require_shared_embeddings(model: Any, folder: Path, tokens: int) -> None:
         fits = torch.equal(tensor.to(weight), weight.detach())
     if not fits:
         raise UserError(
-            f"adapter {folder} has other embeddings than the player with which it shares a backbone; merge one of them"
+            f"adapter {folder} has different embeddings from the player that shares its backbone; merge one of them"
             " into its backbone with PEFT's merge_and_unload"
         )

@@ -1,9 +1,9 @@
 """Attention over concatenated tokens (N, H, D) of several sequences.
 
 All other parts of a transformer look at one token at a time, so only attention needs to know which tokens belong
-together. Blocks are attended one by one, each over exactly the keys that it sees. Nothing is padded. On a CPU this is
-as fast as a padded batch, except for many small blocks (for these, and for GPUs, see `batched.py`). During generation
-each row has only a few new tokens, so all rows are attended together.
+together. It is computed block by block, each over exactly the keys that it sees. Nothing is padded. On a CPU this is as
+fast as a padded batch, except for many small blocks (for these, and for GPUs, see `batched.py`). During generation each
+row has only a few new tokens, so all rows are attended together.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Queries and result then have W rows instead of N.
 
 
 recomputed: ContextVar[bool] = ContextVar("recomputed", default=False)
-"""True while gradient checkpointing runs a layer. It discards saved activations through hooks of its own. Torch calls
-the innermost hooks only, so attention must not add hooks then."""
+"""True while gradient checkpointing runs a layer. Checkpointing discards saved activations through its own hooks, and
+torch calls only the innermost hooks, so attention must not add any then."""
 
 
 @dataclass
@@ -103,7 +103,7 @@ class BlockAttention:
 
 
 def texts_of_wide(block: Block) -> Texts | None:
-    """Return the texts of a trie with so many nodes that they are attended apart; None for any other block."""
+    """Return the texts of a trie with enough nodes to attend them separately (`branching`); None for other blocks."""
     if block.trie is None or len(block.trie.ids) < WORTH_BRANCHING:
         return None
     return texts_of(block.trie)
@@ -211,7 +211,7 @@ class DecodingAttention:
         rows = zip(self.slots, self.held, pending, strict=True)
         added = [(token, length + i, slot, i) for slot, length, ids in rows for i, token in enumerate(ids)]
         ids_N, positions_N, self._slots_N, self._depths_N = to_device(self.device, *zip(*added, strict=True))
-        # Each query sees its row's tokens up to its own. Padding sees the first token, since softmax of none is NaN.
+        # Each query sees its row's tokens up to its own. Padding sees the first token: a softmax over none is NaN.
         last_RS = positions_N.new_zeros(running, wide)
         last_RS[self._slots_N, self._depths_N] = positions_N
         end = max(position for _, position, _, _ in added) + 1
@@ -270,6 +270,6 @@ def folded(query_RSHD: Tensor, key_RGTD: Tensor, value_RGTD: Tensor, mask_RQT: T
 
 
 def to_device(device: torch.device, *columns: Sequence[int] | np.ndarray) -> tuple[Tensor, ...]:
-    """Copy columns of integers to a device as tensors, in one transfer for which the host does not wait."""
+    """Copy columns of integers to a device as tensors, in one asynchronous transfer."""
     joined = torch.from_numpy(np.concatenate([np.asarray(column, np.int64) for column in columns]))
     return joined.to(device, non_blocking=True).split([len(column) for column in columns])

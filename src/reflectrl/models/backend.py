@@ -1,8 +1,8 @@
 """Interface of players and learners to a language model: read prompts, score actions, and write texts.
 
 Several backends answer the same calls. The plain one (`plain.py`) runs Hugging Face's forward pass, one sequence at a
-time: it is short, right for every architecture, and the reference of the tests. The packed one (`packed.py`) is the
-fast engine. `model.backend` chooses. By default, `verification.py` compares the two when a model is loaded, and the
+time. It is short, correct for every architecture, and the reference in the tests. The packed one (`packed.py`) is the
+fast engine. `model.backend` selects one. By default, `verification.py` compares the two when a model is loaded, and the
 packed one is used if it gives the same numbers.
 """
 
@@ -112,7 +112,7 @@ class Backend(Protocol):
         If a prompt has fewer than A actions, the rest of its row is arbitrary.
 
         Args:
-            share: allow prefixes that prompts have in common to be computed only once.
+            share: compute the common prefixes of prompts only once, if the backend can.
         """
         ...
 

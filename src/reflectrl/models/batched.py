@@ -1,10 +1,10 @@
-"""Attention of a pass over blocks in padded batches: the results of `BlockAttention`, many blocks at a time.
+"""Attention over blocks in padded batches. It gives the results of `BlockAttention`, many blocks at a time.
 
-GPUs use it for all passes, CPUs for those of many small blocks (`packed.SMALL`). On a GPU every call costs a launch,
-however little it computes, and the device idles whenever the host waits for a result. So blocks of similar length are
-attended together in padded batches. Less than half of each dimension of a batch is padding, and a pass needs only a
-handful of batches, whatever its number of blocks. All indices and masks go to the device before the first layer, and
-nothing is read back.
+GPUs use it for all passes, and CPUs for passes over many small blocks (`packed.SMALL`). On a GPU every call costs a
+launch, however little it computes, and the device idles whenever the host waits for a result. So blocks of similar
+length are attended together in padded batches. Less than half of each dimension of a batch is padding, and a pass needs
+only a handful of batches, whatever its number of blocks. All indices and masks go to the device before the first layer,
+and nothing is read back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BatchedAttention:
 
     Args:
         blocks: as for `BlockAttention`.
-        caches: as for `BlockAttention`. A block that sees tokens of this pass besides its cache names them as context.
+        caches: as for `BlockAttention`. If a block also sees tokens of this pass, its `context` names them.
         layers: number of the model's layers. All have equal numbers of heads.
     """
 
@@ -64,7 +64,7 @@ class BatchedAttention:
 class WholeAttention:
     """Attention of prompts that share nothing. Each sees only itself, so padded batches need no mask.
 
-    On a CPU this gains nothing unless they are short: the saved calls cost as much as the copies. Update and SFT of a
+    On a CPU this gains nothing unless they are short: the copies cost as much as the saved calls. Update and SFT of a
     model with four layers of width 256, on 16 and 64 rows of 155 tokens, were 0.87 to 1.05 times as fast.
 
     Args:
@@ -92,7 +92,7 @@ class WholeAttention:
 
 
 def share_nothing(blocks: Sequence[Block]) -> bool:
-    """Return whether each block begins its sequence and is a run of tokens."""
+    """Return whether every block is a plain run of tokens at the start of its sequence."""
     return all(not block.start and block.trie is None for block in blocks)
 
 
@@ -144,8 +144,8 @@ class _Cells:
 class _Moved(torch.autograd.Function):
     """Indexing `part[index]` with a gradient that is also a plain selection of rows.
 
-    Torch's own gradient of indexing sorts all indices and sums, in case a row was taken several times. That is a dozen
-    launches on a GPU, and each may take as long as attention itself.
+    Torch's own gradient of indexing sorts the indices and sums, in case a row was selected several times. That takes a
+    dozen launches on a GPU, and each may take as long as attention itself.
     """
 
     @staticmethod
@@ -286,7 +286,7 @@ class _Batch:
         """Return the additive mask (R, group · S, T) in the layout of `folded`. It is the same in every layer."""
         if group not in self._masks:
             positions_T, starts_R11 = torch.arange(self.long, device=query_RSHD.device), self._starts_R[:, None, None]
-            if self.blocks[0].trie is None:  # each sees its own past
+            if self.blocks[0].trie is None:  # each token sees its own past
                 seen_RST = positions_T <= starts_R11 + torch.arange(self.wide, device=query_RSHD.device)[:, None]
             else:
                 seen_RST = (positions_T < starts_R11).repeat(1, self.wide, 1)

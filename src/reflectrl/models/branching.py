@@ -1,9 +1,9 @@
-"""Attention of many short texts behind one prompt, on CPUs.
+"""Attention of many short texts after one prompt, on CPUs.
 
-Each token of such a text sees the prompt and its own text. A mask of all tokens of all texts would have a hundred times
-as many entries as are visible, so the two parts are attended separately: all texts together to the prompt, and every
-text to itself. The two results are weighed by their softmax totals, as in ring attention (Liu et al. 2023). That gives
-attention over both parts exactly.
+Each token of such a text sees the prompt and its own text. In a mask over all tokens of all texts, only one entry in a
+hundred would be visible, so the two parts are attended separately: all texts together to the prompt, and every text to
+itself. The two results are weighted by their softmax totals, as in ring attention (Liu et al. 2023). The weighted sum
+is exactly the attention over both parts.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def attend_texts(
         out_CHD = _attend(cells_CHD.unflatten(0, (rows, longest)), prompt, own, texts.node_BS, None)
         return out_CHD.index_select(0, texts.cell_N).flatten(1)
     cell_W = texts.cell_N[wanted]
-    if len(wanted) > rows:  # a row per wanted node would take more than all cells do
+    if len(wanted) > rows:  # a row per wanted node would take more memory than all cells
         every_CHD = query_NHD.new_zeros(rows * longest, *query_NHD.shape[1:]).index_put((cell_W,), query_NHD)
         out_CHD = _attend(every_CHD.unflatten(0, (rows, longest)), prompt, own, texts.node_BS, None)
         return out_CHD.index_select(0, cell_W).flatten(1)
@@ -98,7 +98,7 @@ def _attend(
     key_BGKD, value_BGKD = (
         part[0].index_select(1, node_BK.ravel()).unflatten(1, node_BK.shape).transpose(0, 1) for part in own
     )
-    if group > 1:  # the queries that share a key head are further rows
+    if group > 1:  # queries that share a key head become further rows
         key_BGKD, value_BGKD = key_BGKD.repeat(group, 1, 1, 1), value_BGKD.repeat(group, 1, 1, 1)
         mask_BK = None if mask_BK is None else mask_BK.repeat(group, 1)
     query_BGSD = query_BSHD.unflatten(2, (-1, group)).permute(3, 0, 2, 1, 4).flatten(0, 1)
@@ -138,7 +138,7 @@ class _TwoParts(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of both parts. Each needs the results and the totals of the whole only."""
+        """Return the gradients of both parts. The kernels need only the combined results and softmax totals."""
         query_BGSD, prompt_key, prompt_value, key_BGKD, value_BGKD, out_BGSD, total_BGS, mask = ctx.saved_tensors
         [grad_BGSD] = gradients
         query, grad, out = (_together(part) for part in (query_BGSD, grad_BGSD, out_BGSD))
@@ -159,7 +159,7 @@ class _TwoParts(torch.autograd.Function):
 
 
 def _together(part_BGSD: Tensor) -> Tensor:
-    """Put the queries of all rows behind each other: (B, G, S, D) -> (1, G, B · S, D)."""
+    """Concatenate the queries of all rows: (B, G, S, D) -> (1, G, B · S, D)."""
     return part_BGSD.transpose(0, 1).flatten(1, 2)[None]
 
 

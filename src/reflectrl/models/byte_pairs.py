@@ -34,7 +34,7 @@ def train_byte_pairs(texts: Iterable[str], vocab: int, choices: int = 9) -> Toke
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    numbers = [f" {i}" for i in range(1, min(choices, 199) + 1)]  # as they follow "Choice:" and "; "
+    numbers = [f" {i}" for i in range(1, min(choices, 199) + 1)]  # with the space after "Choice:" or ";"
     missing = [number for number in numbers if len(tokenizer.encode(number).ids) > 1]
     tokenizer.add_tokens([AddedToken(number, single_word=True, normalized=False) for number in missing])
     return tokenizer

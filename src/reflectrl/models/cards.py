@@ -28,7 +28,7 @@ def fingerprint(tokenizer: Any) -> str:
 
 
 def check_card(folder: Path, tokenizer: Any, backbone: str = "") -> None:
-    """Raise UserError if weights were trained with a tokenizer other than this.
+    """Raise UserError if weights were trained with a different tokenizer.
 
     Args:
         backbone: fingerprint of the backbone's tokenizer, if an adapter has its own tokenizer.

@@ -36,7 +36,7 @@ def require_usable(source: str, config: ModelConfig, labelled: bool, system: str
     Raises:
         UserError: the device or bitsandbytes is missing, there is no loadable model, a file is damaged, tensors are
             missing or unexpected, the tokenizer has no labels or no end-of-text token, or the chat template cannot be
-            used. The message names the model and what would be right.
+            used. The message names the model and says what is expected.
     """
     name = source
     quantisation(config, pick_device(config.device))
@@ -52,9 +52,9 @@ def require_usable(source: str, config: ModelConfig, labelled: bool, system: str
     tokenizer = load_tokenizer(source if own else base, config)
     try:
         AutoConfig.from_pretrained(base, trust_remote_code=config.trust_remote_code, local_files_only=True)
-    except Exception as error:  # of any kind: it may be code of the model's own
+    except Exception as error:  # of any kind, since a model may bring its own code
         raise UserError(f"model {name!r}: its config.json cannot be used: {one_line(error)[:200]}") from error
-    # Weights that do not fit into memory are refused elsewhere, with advice; pickles would have to be loaded.
+    # Weights that do not fit into memory are refused elsewhere, with advice. Pickled ones have no header to check.
     if 0 < weight_bytes(shapes_of(files_of(base)), config) <= available():
         require_names_fit(base, config)
     chat = chat_in(Path(source), tokenizer, name, config.chat, system)

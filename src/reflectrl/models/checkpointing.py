@@ -47,7 +47,7 @@ def _recomputed(forward: Callable[..., Any], *given: Any, **options: Any) -> Any
     """Call a layer, through torch's checkpoint if gradients are computed."""
     if not torch.is_grad_enabled():
         return forward(*given, **options)
-    attend = present_attention()  # the pass will be over when the layer is computed again
+    attend = present_attention()  # kept, since the pass will be over when the layer is recomputed
 
     def contexts() -> tuple[Any, Any]:
         return _within(attend), _within(attend)

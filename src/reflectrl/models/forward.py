@@ -1,9 +1,9 @@
-"""Forward passes over concatenated tokens (N,), with attention of our own.
+"""Forward passes over concatenated tokens (N,), with our own attention.
 
-There are two implementations with the same results. For the families that the engine knows, it goes through the blocks
-itself and calls the model's own layers. That saves a third of the time of a decoding step, because little else happens
-between the layers. All other families, and training with dropout or gradient checkpointing, use Hugging Face's forward
-pass (`hf_forward.py`).
+There are two implementations with the same results. For the families that the engine knows, it loops over the blocks
+itself and calls the model's own layers. That saves a third of the time of a decoding step, because it skips the
+library's work between the layers. All other families, and training with dropout or gradient checkpointing, use Hugging
+Face's forward pass (`hf_forward.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def hidden_states(
 ) -> Tensor:
     """Return hidden states (N, D) of the last layer, after the final norm.
 
-    Under autocast, rotary positions turn queries and keys to float32, so they are cast back to give attention a single
+    Under autocast, rotary positions turn queries and keys into float32, so all inputs of attention are cast to a single
     precision. It is bfloat16, except when learning on CPUs: there it is float32, because the backward pass of torch's
     fused attention is slower in bfloat16.
 
@@ -102,8 +102,8 @@ def walk_of(core: Any, compiled: bool = False) -> Walk | None:
 def compile_once(part: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a part of a layer for any number of tokens. All layers of a model share the compiled code.
 
-    Torch compiles it again for each way of calling it: in play and in learning, for one token and for many, in each
-    precision, and for each player's layers. By default torch would give up after eight.
+    Torch recompiles it for each way in which it is called: in play and in learning, for one token and for many, in each
+    precision, and for each player's layers. By default, torch gives up after eight variants.
     """
     import torch._dynamo.config as dynamo  # slow to import, and needed only here
 
@@ -238,8 +238,8 @@ def linear(module: Any, x_ND: Tensor) -> Tensor:
 def turned_rows() -> range:
     """Return the numbers of rows for which `linear` transposes a product on this CPU.
 
-    MKL treats two makers' processors differently. Compared with W xᵀ, x Wᵀ takes up to five times as long on an AMD
-    EPYC from two rows on. On an Intel Xeon it takes half as long for two rows, as long for six, and up to two and a
+    MKL's speed depends on the processor's maker. Compared with W xᵀ, x Wᵀ takes up to five times as long on an AMD EPYC
+    from two rows on. On an Intel Xeon it takes half as long for two rows, equally long for six, and up to two and a
     half times as long for 7 to 16. Other processors have not been measured.
     """
     row_ranges = {"AuthenticAMD": range(2, 9), "GenuineIntel": range(7, 17)}
@@ -259,8 +259,8 @@ def fuse_activations(core: nn.Module) -> None:
 def head_logits(core: Any, hidden_ND: Tensor, rows: Tensor | None = None, each: bool = False) -> Tensor:
     """Compute logits of hidden states: (N, V), or (N, A) for tokens `rows` (A,), or (N,) with a token for each state.
 
-    Rows of the head that are not asked for are never computed. Some families multiply the head's output (Cohere),
-    divide it (Granite) or cap it softly (Gemma 2).
+    Only the requested rows of the head are computed. Some families multiply the head's output (Cohere), divide it
+    (Granite) or cap it softly (Gemma 2).
 
     Args:
         each: `rows` (N,) names a token for each hidden state. Its logit is computed in float32.

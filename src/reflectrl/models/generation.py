@@ -126,5 +126,5 @@ class DraftModel:
                 next_token, times = self._next.get(context, (token, 0))
                 if next_token == token:
                     self._next[context] = token, min(times + 1, SURE)
-                else:  # it makes way for another when it has failed as often as it was right
+                else:  # a continuation is replaced once it has failed as often as it was right
                     self._next[context] = (next_token, times - 1) if times > 1 else (token, 1)

@@ -1,9 +1,9 @@
-"""Decoding by CUDA graphs: the launches of a pass are recorded once and then replayed by a single call.
+"""Decoding with CUDA graphs: the launches of a pass are recorded once and then replayed by a single call.
 
 A decoding pass of a small model takes a GPU less time than the host needs to launch its kernels. A recorded pass can
 only be repeated with the same shapes, on the same memory. So all rows stay in a buffer of fixed size until the last one
-has finished, and each row reads as many tokens as the longest draft needs; the rest is padding. On other devices, a
-recorded pass simply runs again, which is how the tests check its results.
+has finished, and every row is padded to the tokens that the longest draft needs. On other devices, a pass is not
+recorded but simply runs each time, which is how the tests check its results.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DecodingGraphs:
         self._buffers: dict[int, _Buffer] = {}
 
     def begin(self, caches: Sequence[KVCache], room: int) -> GraphDecoding | None:
-        """Copy caches that hold the rows' prompts into a buffer. Return None if that would be too large.
+        """Copy caches that hold the rows' prompts into a buffer. Return None if the buffer would be too large.
 
         Args:
             room: largest number of tokens that a row may add.
@@ -57,7 +57,7 @@ class DecodingGraphs:
         if addresses != self._places:
             self._buffers, self._places = {}, addresses
         rows = 1 << (len(caches) - 1).bit_length()
-        # One cell more, in which padding leaves its keys and values.
+        # One more cell, into which padding writes its keys and values.
         cells = max(len(cache.ids) for cache in caches) + room + 1
         buffer = self._buffers.get(rows)
         like = caches[0].first(1)
@@ -65,7 +65,7 @@ class DecodingGraphs:
             cells += -cells % ROUNDING
             if rows * cells * like.nbytes > self.most_bytes:
                 return None
-            buffer = None  # so that its memory is free before the larger one is made
+            buffer = None  # frees its memory before the larger one is allocated
             self._buffers.pop(rows, None)
             self._make_room(rows * cells * like.nbytes)
             buffer = self._buffers[rows] = _Buffer(rows, cells, like, self.forward, self.device)
@@ -106,7 +106,7 @@ class GraphDecoding:
             ids_RW[slot, : len(ids)] = ids
             cells_RW[slot, : len(ids)] = range(length, length + len(ids))
             self.pairs += len(ids) * length + len(ids) * (len(ids) + 1) // 2
-        # Padding sees the first token, since softmax of none is NaN.
+        # Padding sees the first token, since a softmax over none is NaN.
         positions_RW = np.where(cells_RW == spare, 0, cells_RW)
         rows = zip(self.slots, pending, strict=True)
         token_indices = np.concatenate([slot * wide + np.arange(len(ids)) for slot, ids in rows])
@@ -187,8 +187,8 @@ class _Pass:
         return folded(query_RWHD, keys, values, self._mask_RQT).flatten(0, 1)
 
     def _record(self) -> None:
-        """Record the pass. It runs before as well, so that libraries can prepare what may not be recorded."""
-        # Weights that autocast has cast and kept would be freed after its block, while the recording still reads them.
+        """Record the pass. It runs once beforehand, so that libraries do their setup, which must not be recorded."""
+        # Autocast frees its cached casts of the weights after its block, while the recording would still read them.
         cache_enabled = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
         try:

@@ -37,7 +37,7 @@ def hf_forward(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) ->
             core.set_attn_implementation(ATTENTION)
         except (ValueError, AttributeError) as error:
             raise _own_attention(core.config.model_type) from error
-    mask_1111 = ids_N.new_ones(1, 1, 1, 1, dtype=torch.bool)  # a mask that is ready as it is, so none is made
+    mask_1111 = ids_N.new_ones(1, 1, 1, 1, dtype=torch.bool)  # a finished mask, so that the library makes none
     layers: list[int] = []
 
     def noted(layer: int, *rest: Any) -> Tensor:
@@ -48,7 +48,7 @@ def hf_forward(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) ->
         output = body_of(core)(
             input_ids=ids_N[None], position_ids=positions_N[None], attention_mask=mask_1111, use_cache=False
         )
-    if layers != [*range(core.config.get_text_config().num_hidden_layers)]:  # the library warns, and uses its own
+    if layers != [*range(core.config.get_text_config().num_hidden_layers)]:  # the library has used its own attention
         raise _own_attention(core.config.model_type)
     return output.last_hidden_state[0]
 
@@ -69,7 +69,7 @@ def present_attention() -> Attend | None:
 
 
 def _own_attention(family: str) -> UserError:
-    return UserError(f"models of the family {family!r} bring attention of their own, which cannot be packed")
+    return UserError(f"models of the family {family!r} use their own attention, which cannot be packed")
 
 
 def _attention(

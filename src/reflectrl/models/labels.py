@@ -1,4 +1,4 @@
-"""Choice labels: short words of a single token each, by which the policy names its action."""
+"""Choice labels: short words of a single token each, with which the policy names its action."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEM = "Choice:"
 """Last word of the policy's prompt. A label must be a single token in this context."""
 
 ENOUGH = 9
-"""Number of labels with a merged leading space that is enough. With fewer, labels after a separate space are tried."""
+"""Sufficient number of labels with a merged leading space. With fewer, labels after a separate space are tried."""
 
 
 MOST = 199 + 2 * 26 + 26**2
@@ -96,7 +96,7 @@ def _single_tokens(tokenizer: Any, opening: str, gap: str) -> dict[str, int]:
     """Map each candidate that adds exactly one token to `STEM + gap`, or to the opening, to this token."""
     stem = list(tokenizer.encode(opening or STEM + gap, add_special_tokens=False))
     labels, before = list(candidates()), opening or f"{STEM} "
-    texts = [before + label for label in labels]  # in a single call, which is much quicker than one for each
+    texts = [before + label for label in labels]  # one call for all texts is much quicker than a call for each
     label_of: dict[int, str] = {}
     for label, ids in zip(labels, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True):
         if len(ids) == len(stem) + 1 and ids[: len(stem)] == stem:

@@ -1,7 +1,7 @@
-"""Small players in numpy, for models of the families that are made from scratch by default (GPT-2 and Llama).
+"""Small players in numpy, for GPT-2 and Llama models as this package makes them from scratch.
 
-They need neither torch nor transformers, which take seconds to import and hundreds of megabytes to install, and a
-single decision of a small model takes them less time.
+They need neither torch nor transformers, which take seconds to import and hundreds of megabytes to install. For a
+single decision of a small model, they are also faster.
 
 Only `load.py` supports other model families, biases in Llama, scaled rotary positions, adapters, several files of
 weights, tokenizers with a beginning-of-text token, and chat templates.
@@ -53,7 +53,7 @@ MOST_TOKENS = 256
 """Largest number of tokens of options that are read in one pass."""
 
 FEW_ROWS, SLICE = 64, 64
-"""Products of at most so many rows are computed in slices of so many columns."""
+"""Products of at most FEW_ROWS rows are computed in slices of SLICE columns."""
 
 Ids = tuple[int, ...]
 
@@ -98,7 +98,7 @@ class Linear:
     """Linear layer: x W + b.
 
     The BLAS rearranges a large W for every product, which takes longer than the product itself if there are only a few
-    rows. Small products it computes without, so W is cut into slices of columns for those.
+    rows. It does not rearrange a small W, so for a few rows W is cut into slices of columns.
 
     Args:
         weight_IO: weight, from I to O features.
@@ -177,7 +177,7 @@ class LightModel(ABC):
 
     @abstractmethod
     def _set_up(self, config: dict[str, Any], weights: dict[str, np.ndarray]) -> int:
-        """Take over shape and weights. Return the model's longest sequence in tokens."""
+        """Set the shape and the weights. Return the model's longest sequence in tokens."""
 
     @abstractmethod
     def _layers(self) -> int:
@@ -238,7 +238,7 @@ class LightModel(ABC):
         return self._end(x_TD[-1:])[0], Cache((*cache.ids, *ids), tuple(layers))
 
     def score_options(self, options: Sequence[Ids], cache: Cache) -> np.ndarray:
-        """Return the scores (A,) of options behind a prompt by the learned head. They do not see each other.
+        """Return the learned head's scores (A,) of options after a prompt. Options do not see each other.
 
         Raises:
             ValueError: the model has no such head.
@@ -333,8 +333,8 @@ class LightLlama(LightModel):
         _require_shapes(blocks, wanted, self.embeddings_VD, (config["vocab_size"], hidden))
         self.parts = []
         for block in blocks:
-            # One product instead of three, and of two. The weight of the norm before is part of it, and so is the scale
-            # of attention.
+            # One product replaces three (queries, keys, values), and one replaces two (gate, up). The weight of the
+            # norm before them and the scale of attention are multiplied in.
             queries_OD = block["self_attn.q_proj.weight"] * np.float32(self.width**-0.5)
             keys_OD, values_OD = block["self_attn.k_proj.weight"], block["self_attn.v_proj.weight"]
             qkv_OD = np.concatenate([queries_OD, keys_OD, values_OD])
@@ -374,7 +374,7 @@ class LightLlama(LightModel):
         return self._norm(x_ND) * self.norm_D
 
     def _norm(self, x_ND: np.ndarray) -> np.ndarray:
-        """Apply an RMS norm without its weight, which the product behind it contains."""
+        """Apply an RMS norm without its weight, which is part of the next product."""
         squares_N = np.einsum("nd,nd->n", x_ND, x_ND) / np.float32(x_ND.shape[1])
         scaled: np.ndarray = x_ND / np.sqrt(squares_N + self.epsilon)[:, None]
         return scaled
@@ -433,7 +433,7 @@ class LightGPT2(LightModel):
         return self._norm(x_ND) * self.last["weight"] + self.last["bias"]
 
     def _norm(self, x_ND: np.ndarray) -> np.ndarray:
-        """Apply a layer norm without its weight and bias, which the product behind it contains (`_behind_norm`)."""
+        """Apply a layer norm without its weight and bias, which are part of the next product (`_behind_norm`)."""
         centred_ND = x_ND - x_ND.mean(-1, keepdims=True)
         squares_N = np.einsum("nd,nd->n", centred_ND, centred_ND) / np.float32(x_ND.shape[1])
         centred_ND /= np.sqrt(squares_N + self.epsilon)[:, None]
@@ -444,12 +444,12 @@ FAMILIES: dict[str, type[LightModel]] = {"llama": LightLlama, "gpt2": LightGPT2}
 
 
 def _behind_norm(block: dict[str, np.ndarray], norm: str, name: str, scale_O: np.ndarray) -> Linear:
-    """Return a linear map that contains weight and bias of the norm before it.
+    """Return a linear layer that includes the weight and bias of the norm before it.
 
     With weight g and bias h of the norm, (x g + h) W + b = x (g W) + (h W + b).
 
     Args:
-        scale_O: factors of its features.
+        scale_O: a factor for each output feature.
     """
     weight_IO = block[f"{name}.weight"] * scale_O
     bias_O = block[f"{name}.bias"] * scale_O + block[f"{norm}.bias"] @ weight_IO
@@ -602,13 +602,13 @@ class LightPolicy:
         calibration: calibration of the probabilities that turns report. It changes no choice.
 
     Raises:
-        ValueError: only the policy of the engine scores so, or the model has no head that scores options.
+        ValueError: only `players.Policy` supports this scoring, or the model has no head that scores options.
     """
 
     def __init__(self, model: LightModel, scoring: str = "trie", calibration: Calibration | None = None) -> None:
         score = {"trie": self._trie_logp, "options": self._option_scores, "enumeration": self._label_logits}
         if scoring not in score or (scoring == "options" and model.option_head_D is None):
-            raise ValueError(f"no light policy scores by {scoring!r}")
+            raise ValueError(f"a light policy cannot score by {scoring!r} with this model")
         self.model, self.scoring, self._score = model, scoring, score[scoring]
         self.calibration = calibration or Calibration()
         self._texts: dict[str, Ids] = {}
@@ -634,7 +634,7 @@ class LightPolicy:
         )
 
     def _encoded(self, action: str) -> Ids:
-        """Return the tokens of an action's text. They are cached, since most actions come again."""
+        """Return the tokens of an action's text. They are cached, since most actions recur."""
         if action not in self._texts:
             if len(self._texts) >= MOST_TEXTS:
                 self._texts.clear()

@@ -55,7 +55,7 @@ class EngineOptions:
 
 @dataclass
 class LanguageModel:
-    """One player's model and tokenizer, and the settings by which it computes.
+    """One player's model and tokenizer, with its settings.
 
     Attributes:
         model: a `PreTrainedModel`, or the `PeftModel` that carries several players' adapters.
@@ -70,8 +70,8 @@ class LanguageModel:
         heads: weights of further heads on the model's hidden states, such as a critic. Saved with the model.
         option_head: weight (D,) of the head that scores options (`options.py`). It learns and is saved with the model.
             None if no policy has needed it yet.
-        backbone_tokenizer: fingerprint of the backbone's tokenizer, if the adapter's tokenizer has other tokens.
-        brings_embeddings: True if the adapter came with embeddings for its backbone. It is saved with them.
+        backbone_tokenizer: fingerprint of the backbone's tokenizer, if the adapter's tokenizer differs from it.
+        brings_embeddings: True if the adapter came with embeddings for its backbone. They are saved with it.
     """
 
     model: Any
@@ -109,7 +109,7 @@ class LanguageModel:
     def _shape(self) -> Any:
         """Configuration of the part of the model that reads text."""
         config: Any = self.core.config
-        if hasattr(config, "get_text_config"):  # models that see images, too, nest it
+        if hasattr(config, "get_text_config"):  # multimodal models nest it
             return config.get_text_config()
         return config
 
@@ -176,7 +176,7 @@ class LanguageModel:
         """Activate this player's adapter on the shared backbone, without changing which weights are trainable."""
         if self.adapter is None or self.model.active_adapter == self.adapter:
             return
-        # PEFT's own switch also freezes all other adapters, so gradients of their earlier passes would be lost.
+        # `set_adapter` also freezes all other adapters, and gradients of their earlier passes would be lost.
         trainable = [p for p in self.model.parameters() if p.requires_grad]
         self.model.set_adapter(self.adapter)
         self.model.requires_grad_(False)

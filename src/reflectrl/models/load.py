@@ -78,8 +78,8 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
     Nothing is downloaded. A saved adapter is loaded onto its backbone.
 
     Args:
-        adapter: name of the player's adapter. The adapter is a fresh one if `config.lora_rank` asks for LoRA.
-        seed: seed of the weights of a fresh adapter.
+        adapter: name of the player's adapter. A model without one gets a fresh one if `config.lora_rank` is above 0.
+        seed: seed of the fresh adapter's weights.
 
     Raises:
         UserError: there is no loadable model, a file is damaged, or weights and tokenizer do not belong together.
@@ -216,7 +216,7 @@ def chat_in(folder: Path, tokenizer: Any, base: str, how: str, system: str = "")
             raise UserError(f"{folder / CARD}: 'chat' must have 'before', 'after' (texts) and 'end' (a number)")
         return Chat(**fields)
     if how == "auto" and (card is not None or not has_template(tokenizer)):
-        return None  # trained without a template, or none is there
+        return None  # trained without a template, or there is none
     if not has_template(tokenizer):
         raise UserError(f"model {base!r} has no chat template; set model.chat to auto or off")
     return chat_of(tokenizer, system, base)
@@ -287,7 +287,7 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     if device.type == "cpu":
         keep_memory()
         for parameter in [] if quantised else model.parameters():
-            # Weights begin anywhere in a mapped file, which costs a fifth of the time of decoding's small products.
+            # Weights in a memory-mapped file are unaligned, which costs a fifth of the time of decoding's products.
             parameter.data = parameter.data.clone()
     if (full_context := _context(model.config, config, False)) < LEAST_CONTEXT:
         raise UserError(f"model {source!r} reads at most {full_context} tokens; players need {LEAST_CONTEXT} or more")
@@ -298,7 +298,7 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     lm = verify_once(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions, options), source)
     if config.backend == "packed" and not lm.engine_options.packed:
         raise UserError(
-            f"model {source!r} gives other numbers on the packed backend; set model.backend to auto or plain"
+            f"model {source!r} gives different numbers on the packed backend; set model.backend to auto or plain"
         )
     if not lm.engine_options.packed:
         return replace(lm, context=full_context)
@@ -350,12 +350,12 @@ def refuse_kernels(source: str, **options: Any) -> None:
 
     for name in attentions(PretrainedConfig.get_config_dict(source, **options)[0]):
         if "/" in name:
-            raise ValueError(f"it wants the kernel {name!r}, which is foreign code, to attend with")
+            raise ValueError(f"it asks for the attention kernel {name!r}, which is foreign code")
 
 
 @contextmanager
 def _loading_adapter(folder: Path, owner: LanguageModel) -> Iterator[None]:
-    """Guard the loading of an adapter within the block: PEFT must not match patterns for ever, or contact the hub."""
+    """Guard PEFT while it loads an adapter in the block: it must not match patterns for ever, or contact the hub."""
     if is_adapter(folder):
         require_quick_patterns(folder / SETTINGS, adapter_settings(folder), owner.core)
         if not any(folder.glob("adapter_model.*")):  # PEFT would look for them at the hub, by the folder's name
@@ -385,8 +385,8 @@ def _context(model: Any, config: ModelConfig, packed: bool) -> int:
     """Return the longest sequence in tokens: the recipe's `context` (0 means no limit), within the model's own limit.
 
     The packed backend does not implement attention windows, nor rotary positions that depend on the sequence length
-    (longrope). So with `packed` the result also stays below the length at which either matters. Beyond it, a row's
-    result would depend on the other rows of its batch.
+    (longrope). So with `packed`, the limit is also the length up to which neither matters. Beyond it, a row's result
+    would depend on the other rows of its batch.
     """
     shape = model.get_text_config()
     names = (*POSITIONS, *WINDOWS) if packed else POSITIONS

@@ -1,12 +1,12 @@
 """Settings of the machine for models: bfloat16 where it is fast, and reuse of freed memory.
 
-Mixed precision: matrix products run in bfloat16 where the hardware is fast at it, and everything delicate in float32.
-On CPUs, attention stays in float32 while learning (`forward.py`). That is about twice as fast as float32 throughout;
-autocast alone gains nothing.
+Mixed precision: matrix products run in bfloat16 where the hardware is fast at it, and operations that need precision
+run in float32. On CPUs, attention stays in float32 while learning (`forward.py`). That is about twice as fast as
+float32 throughout. Autocast alone gains nothing.
 
 Memory (glibc's allocator only): each forward pass allocates and frees the same megabytes. If they are returned to the
-system, they come back page by page, which costs up to a sixth of the time of playing and learning. If they are kept for
-good, batches of varying sizes fragment the heap. So freed memory is kept, and returned now and then.
+system, they are mapped again page by page, which costs up to a sixth of the time of playing and learning. If they are
+kept for good, batches of varying sizes fragment the heap. So freed memory is kept, and returned now and then.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's `mallopt`, as malloc.h numbers them."""
 
 LARGEST = 32 * 2**20
-"""Size in bytes from which an allocation is a memory mapping of its own. glibc allows no larger value."""
+"""Size in bytes from which an allocation gets its own memory mapping. glibc allows no larger value."""
 
 KEPT = 2**31 - 1
 """Free bytes to keep at the end of the heap. `mallopt` takes no larger number."""
@@ -38,8 +38,8 @@ ACTIVATIONS = 4 * 2**30
 def pass_bytes(device: torch.device) -> int:
     """Return the approximate bytes of activations that a learner's pass may keep for its gradient.
 
-    Larger batches are split into passes. A GPU takes nearly as long for a small pass as for a large one, so there it is
-    a quarter of the memory.
+    Larger batches are split into passes. A GPU takes nearly as long for a small pass as for a large one, so its limit
+    is a quarter of its memory.
     """
     if device.type != "cuda":
         return ACTIVATIONS

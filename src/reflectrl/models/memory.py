@@ -68,8 +68,8 @@ def out_of_memory_told() -> Iterator[None]:
         about = " ".join(str(error).split())
         if isinstance(error, MemoryError) or "allocate memory" in about or "out of memory" in about:
             raise UserError(
-                "the memory is used up; end what else takes some, or set a smaller model.context, sft.batch_size or"
-                " rl.minibatch, or model.gradient_checkpointing"
+                "out of memory; stop other programs, set a smaller model.context, sft.batch_size or rl.minibatch, or"
+                " turn on model.gradient_checkpointing"
             ) from error
         raise
 

@@ -1,10 +1,10 @@
-"""Scoring options by a learned head: each option's text is read once behind the prompt, and gets one number.
+"""Scoring options by a learned head: each option's text is read once after the prompt, and gets one number.
 
-Neither labels nor a list of the options are in the prompt. Options do not see each other, and the first token of each
-has the position after the prompt. So an option's score depends on the prompt and on its own text only: it is the same
-in any order and beside any other options, apart from rounding. The softmax over the set makes scores probabilities.
+The prompt contains neither labels nor a list of the options. Options do not see each other, and the first token of each
+has the position after the prompt. So an option's score depends only on the prompt and on its own text: apart from
+rounding, it is the same in any order and next to any other options. A softmax over the set gives probabilities.
 
-Options that begin alike share the tokens of their common beginning, since they are read as a trie.
+Options are read as a trie, so the tokens of a common prefix are read once.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def option_scores(hidden_MD: Tensor, head_D: Tensor) -> Tensor:
 
 
 class Options(NamedTuple):
-    """Options of a prompt as a trie, in an order of their own.
+    """Options of a prompt as a trie, sorted by their tokens.
 
     Attributes:
         trie: the trie. The last node of each path is the option's last token.
-        order: for each path, the number of its option.
+        order: for each path, the index of its option.
     """
 
     trie: Trie
@@ -50,7 +50,7 @@ class Options(NamedTuple):
 
 
 def option_trie(candidates: Candidates) -> Options:
-    """Build the trie of some options, sorted by their tokens. So the same set gives the same trie in any order."""
+    """Build the trie of some options, sorted by their tokens, so that their order does not change the trie."""
     count, lengths = len(candidates.ids), np.array([len(ids) for ids in candidates.ids])
     token_AL = np.full((count, lengths.max()), -1)
     token_AL[np.arange(lengths.max()) < lengths[:, None]] = np.concatenate(candidates.ids)
@@ -78,7 +78,7 @@ def option_logits(
 ) -> tuple[Tensor, Tensor]:
     """Return logits (P, A) of each prompt's options, padded with -inf, and hidden states (P, D) after the prompts.
 
-    With caches, as many tokens go through the model at once as suit the processor's own caches. Without, all do.
+    With caches, tokens are read in passes that fit into the processor's own caches. Without, one pass reads all.
 
     Args:
         prompts: a packing if there are no caches. Gradients flow through it.

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from reflectrl.models.lm import LanguageModel
 
 WORTH_SHARING = 0.5
-"""Largest share of a batch's tokens that may remain after sharing. Above it, sharing is not worth it on a GPU."""
+"""Largest share of a batch's tokens left after sharing for which sharing pays on a GPU."""
 
 SMALL = 4_500
-"""Largest `mean_size` of a pass's blocks with which a CPU attends them in padded batches. A call for each block costs
-the same however little it computes; padded batches cost copies in proportion to that size. Measured by
+"""Largest `mean_size` of a pass's blocks for which a CPU attends them in padded batches. A call per block costs the
+same however little it computes, while padded batches cost copies in proportion to that size. Measured by
 `benchmarks.blocks` (docs/results/engine.md)."""
 
 FEW = 8
@@ -55,7 +55,7 @@ def mean_size(blocks: Sequence[Block], width: int) -> float:
 
 
 def are_small(blocks: Sequence[Block], width: int) -> bool:
-    """Return whether a CPU attends the blocks of a pass sooner in padded batches than one by one.
+    """Return whether a CPU attends the blocks of a pass faster in padded batches than one by one.
 
     Args:
         width: width of the model.
@@ -128,7 +128,7 @@ class PackedBackend:
         ids = np.concatenate([block.ids for block in blocks])
         positions = np.concatenate([block.positions() for block in blocks])
         if caches is None and compiles_by_shape(self.device):
-            # Both numbers of rows are rounded up by tokens that nothing looks at, and that attention leaves out.
+            # Both numbers of rows are rounded up with spare tokens. Attention leaves them out, and nothing reads them.
             spare = rounded(len(ascending)) - len(ascending)
             spare_ids = np.zeros(rounded(count + spare) - count, dtype=ids.dtype)
             if len(spare_ids):
@@ -139,7 +139,7 @@ class PackedBackend:
         wanted = None if at_W is None else wanted_W
         with torch.set_grad_enabled(torch.is_grad_enabled() and caches is None):
             hidden_WD = hidden_states(self.core, ids_N, positions_N, attend, wanted, self.walk)
-        # Of a trie, only the chosen branch would be kept, so caches get runs alone.
+        # The next prompt could reuse only one branch of a trie, so caches keep plain runs only.
         runs = [block for block in packing.blocks if block.trie is None]
         for block, cache in zip(runs, caches or (), strict=False):
             cache.ids += block.ids
@@ -157,7 +157,7 @@ class PackedBackend:
 
     def _attention(self, blocks: Sequence[Block], caches: Sequence[KVCache] | None) -> Attend:
         """Choose the implementation of attention for the blocks of a pass."""
-        # A cache holds its keys in one piece, so with caches a call for each block copies nothing.
+        # A cache holds its keys contiguously, so with caches a call per block copies nothing.
         is_small = caches is None and are_small(blocks, self.lm.hidden_size)
         if not self.lm.engine_options.batched and not is_small:
             return BlockAttention(blocks, caches)
@@ -318,8 +318,8 @@ class PackedBackend:
     def _draw(self, logits_NV: Tensor, rows: Sequence[_Row], draw: Draw) -> None:
         """Draw the next token of each row, and further tokens as long as the row's draft agrees with the draws.
 
-        On a CPU tokens are drawn one after another, which computes least. On a GPU, where waiting for each result is
-        slow, all are drawn at once (`_ahead`).
+        On a CPU, tokens are drawn one after another, which takes the least computation. On a GPU, where waiting for
+        each result is slow, all are drawn at once (`_ahead`).
         """
         starts = [0, *accumulate(len(row.pending) for row in rows)]
         states, ahead = [], list[tuple[int, float]]()

@@ -1,7 +1,7 @@
 """Checks of the patterns in a tokenizer's file: exponential matching time, and growth of the text by replacements.
 
-The library matches by backtracking (Oniguruma). If a part that can match in several ways is itself repeated, the time
-grows exponentially with the text.
+The tokenizers library matches by backtracking (Oniguruma). If a part that can match in several ways is itself repeated,
+the time grows exponentially with the text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 MANY = 10
 """Number of allowed repetitions from which a part counts as repeated without bound."""
 SPLIT = 4
-"""Largest number of repetitions in an alternative of a pattern. Each may multiply the time by the text's length."""
+"""Largest number of unbounded repetitions in one alternative. Each may multiply the time by the text's length."""
 QUANTIFIER = re.compile(r"([*+?]|\{\d*(?:,\d*)?\})([+?]?)")
 
 

@@ -1,6 +1,6 @@
 """The plain backend: Hugging Face's own forward pass, one sequence at a time, nothing shared and nothing kept.
 
-It is slow, and right for every architecture. The packed backend is compared with it when a model is loaded
+It is slow, but correct for every architecture. The packed backend is compared with it when a model is loaded
 (`verification.py`). A model runs on the plain backend if the two differ, or if `model.backend` is "plain".
 """
 
@@ -102,7 +102,7 @@ class PlainBackend:
         self.lm.counters.encoded += sum(map(len, states))
         if at == "ends":
             return torch.stack([hidden_TD[-1] for hidden_TD in states])
-        assert isinstance(prompts, Packing), "other tokens than the last are named by their places in a packing"
+        assert isinstance(prompts, Packing), "tokens other than the last are selected by their indices in a packing"
         # Prompts share tokens in a packing, so several rows here belong to one of its tokens. Any of them will do.
         indices = np.concatenate([prompts.token_indices(i) for i in range(len(prompts))])
         row_of = np.empty(indices.max() + 1, dtype=np.int64)
@@ -143,7 +143,7 @@ class PlainBackend:
             hidden_TD, logits_TV, _ = self.forward((*prompt, *ids[:-1]))
             logits_SV = logits_TV[len(prompt) - 1 :].float()
             total_S = logits_SV.logsumexp(-1)
-            if scoring == "trie":  # at each token, only those compete that continue to the text of some action
+            if scoring == "trie":  # at each position, only tokens that lead to some action's text compete
                 totals = list[Tensor]()
                 for t in range(len(ids)):
                     competing = _next_tokens(candidates.ids, ids[:t])

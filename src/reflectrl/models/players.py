@@ -1,9 +1,9 @@
 """The players that are language models: the policy, which chooses actions, and the reflector, which writes.
 
-The policy reads state, reflection and the numbered actions, and a single forward pass gives the probability of each
-action. It scores labels (single-prompt action enumeration, Reflect-RL, section on techniques) or the actions' texts.
-Only legal actions are scored, so an illegal action cannot be sampled. The reflector writes a short analysis of the
-state.
+The policy reads the state and the reflection, and a single forward pass gives the probability of each action. It scores
+the labels of actions that the prompt lists (single-prompt action enumeration, Reflect-RL, section on techniques), or
+the actions' texts. Only legal actions are scored, so an illegal action cannot be sampled. The reflector writes a short
+analysis of the state.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def draw(logits_BV: Tensor, generators: Sequence[np.random.Generator], sampling:
         return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
     logp_BV = nucleus(logits_BV / max(sampling.temperature, COLDEST), sampling.top_p).log_softmax(-1)
     precise = torch.float64
-    if logits_BV.device.type == "mps":  # Apple's GPUs know no float64
+    if logits_BV.device.type == "mps":  # Apple's GPUs have no float64
         precise = torch.float32
     uniform = torch.tensor([g.random() for g in generators], dtype=precise).to(logits_BV.device, non_blocking=True)
     cumulative_BV = logp_BV.to(precise).exp().cumsum(-1)
@@ -144,7 +144,7 @@ class LanguagePlayer(Generic[Key, Result]):
         return [results[key] for key in keys]
 
     def _compute_all(self, keys: Sequence[Key], episodes: Sequence[LiveEpisode], tokens: Sequence[int]) -> list[Result]:
-        """Compute results, in as many calls as the memory for KV caches demands."""
+        """Compute results, in several calls if the KV caches would not fit into memory together."""
         if not keys:
             return []
         packed = self.keeps and self.lm.engine_options.packed
@@ -233,7 +233,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
     def candidates(self, actions: Actions) -> Candidates:
         """Return the tokens of each action's answer: its label, in the order of listing, or its text."""
         key: Actions | int = actions
-        if self.packs:  # labels depend on the number of actions only, so most steps share an entry
+        if self.packs:  # labels depend only on the number of actions, so most steps share an entry
             key = len(actions)
         if key not in self._candidates:
             if len(self._candidates) >= max(1, self.memory):
@@ -260,7 +260,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         for action in actions:
             text = self.lm.encode(space + action, before)
             if self.scoring == "options":
-                # Nothing is written, so a text needs no end. But an empty one needs a token to be scored by.
+                # Nothing is written, so a text needs no end token. But an empty text needs a token to be scored.
                 ids.append(tuple(text) or (self.lm.end,))
             else:
                 ids.append((*text, self.lm.end))
@@ -300,8 +300,8 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
     def logits(self, prompts: Sequence[Ids], actions: Sequence[Actions]) -> tuple[Tensor, Tensor]:
         """Compute logits (P, A) of each prompt's actions, and hidden states (P, D) after it. Gradients flow.
 
-        They have the precision of play, so that learning starts from the probabilities of play. Rows of prompts with
-        fewer than A actions end in arbitrary numbers.
+        They are computed in the precision of play, so that learning starts from the probabilities of play. Rows of
+        prompts with fewer than A actions end in arbitrary numbers.
         """
         with torch.autocast(self.lm.device.type, torch.bfloat16, enabled=self._mixed):
             return self.backend.score(prompts, [self.candidates(listed) for listed in actions], self.scoring)
@@ -309,8 +309,8 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
         """Choose an action in each episode.
 
-        Greedy choices take a number from the episode's generator too, so that later random numbers do not depend on the
-        sampling settings.
+        Greedy choices also take a number from the episode's generator, so that later random numbers do not depend on
+        the sampling settings.
         """
         orders, questions, tokens = [], list[Question](), []
         for episode in episodes:
@@ -391,7 +391,7 @@ class Reflector(LanguagePlayer[Ids, Completion]):
         sampling: sampling settings. Greedy reflections are cached, since the model is frozen.
         memory, cache: see `LanguagePlayer`.
         speculative: decode speculatively, with guesses from earlier texts (faster, with the same result).
-        carries: read the previous reflection again, which every observation then has to hold.
+        carries: read the previous reflection again. Every observation must then contain it.
     """
 
     def __init__(
@@ -420,7 +420,7 @@ class Reflector(LanguagePlayer[Ids, Completion]):
         written = self.cached_results(prompts, episodes, room, remember)
         turns, texts = list[Turn](), dict[Ids, str]()
         for prompt, (ids, logp) in zip(prompts, written, strict=True):
-            if ids not in texts:  # side by side, many episodes get the same reflection
+            if ids not in texts:  # many parallel episodes get the same reflection
                 texts[ids] = self.lm.tokenizer.decode(ids, skip_special_tokens=True).strip()
             text, sampling = texts[ids], self.sampling
             turns.append(

@@ -1,7 +1,7 @@
-"""The processor's maker and instructions, as Linux tells them; read without torch, which a dry run does without.
+"""The processor's maker and instruction sets, as Linux reports them. Imports no torch, so that dry runs are quick.
 
-What decides how something is computed is asked here and not timed: a stopwatch says otherwise in a busy moment, and two
-processes of one run would round differently.
+Decisions that affect rounding depend on these facts and not on timings: measured times vary with the machine's load,
+and two processes of one run could then round differently.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from functools import cache
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
-"""Other systems than Linux have no such file: nothing is known of their processors."""
+"""File that describes the processors. Only Linux has it, so nothing is known about them on other systems."""
 
 
 @dataclass(frozen=True)
 class Processor:
-    """One of the machine's processors, which are all alike.
+    """The machine's processor. If there are several, they are taken to be the same.
 
     Attributes:
-        maker: such as "GenuineIntel"; "" if it is not known.
+        maker: for example "GenuineIntel"; "" if it is not known.
         instructions: the names of its instruction sets.
     """
 
@@ -28,7 +28,7 @@ class Processor:
 
     @property
     def bfloat16(self) -> str:
-        """The instructions by which products in bfloat16 are about twice as fast as in float32; "" without such.
+        """Instruction set that makes bfloat16 products about twice as fast as float32 products; "" if there is none.
 
         Intel's AVX-512 does not count: without AMX, a Xeon made 150 GFLOP/s with it and 260 in float32.
         """
@@ -39,7 +39,7 @@ class Processor:
 
 @cache
 def processor() -> Processor:
-    """Read what is known of this machine's processor."""
+    """Describe this machine's processor. All fields are empty if the system does not say."""
     try:
         first = CPUINFO.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
     except OSError:

@@ -18,7 +18,7 @@ from reflectrl.models.byte_pairs import END, train_byte_pairs
 
 
 def train_tokenizer(texts: Iterable[str], vocab: int, choices: int = 9) -> PreTrainedTokenizerFast:
-    """Train a tokenizer for a model: `train_byte_pairs`, as transformers reads it."""
+    """Train a byte-level BPE tokenizer (`train_byte_pairs`), wrapped for transformers."""
     tokenizer = train_byte_pairs(texts, vocab, choices)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END, bos_token=None)
 
@@ -42,7 +42,7 @@ def make_model(config: ModelConfig, tokenizer: PreTrainedTokenizerFast, seed: in
 
 
 def draw_weights(model: PreTrainedModel, seed: int) -> None:
-    """Replace a model's weights by new random ones, in place."""
+    """Replace a model's weights with new random ones, in place."""
     with torch.random.fork_rng():
         torch.manual_seed(seed % 2**63)
         model.load_state_dict(AutoModelForCausalLM.from_config(model.config).state_dict())
@@ -70,6 +70,7 @@ def save_scratch(
 def needed_context(longest: int, written: int) -> int:
     """Return the context in tokens for prompts of at most `longest` tokens in a sample of play, plus `written` tokens.
 
-    Prompts get half as much room again, since play after training goes further. The result is a multiple of 64.
+    Prompts get half as much room again, since trained players get further than the sample. The result is a multiple of
+    64.
     """
     return -(-(longest * 3 // 2 + written) // 64) * 64

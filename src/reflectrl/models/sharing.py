@@ -36,10 +36,10 @@ REUSE = 16
 """Shortest common prefix with the next prompt for which a KV cache is reused."""
 
 CACHE = 4 * 2**30
-"""Default of the largest number of bytes of keys and values that a player keeps between steps."""
+"""Default limit, in bytes, of the keys and values that a player keeps between steps."""
 
 WORKING = 2 * 2**30
-"""Largest number of bytes of keys and values that a call uses beside the kept ones. Larger batches are split."""
+"""Limit, in bytes, of the keys and values that a call uses in addition to the kept ones. Larger batches are split."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class KVCache:
     whole: Tensor | None = None
 
     def match(self, prompt: Ids, least: int = 1) -> int:
-        """Cut the cache back to its common prefix with `prompt`, and return the length of that.
+        """Cut the cache back to its common prefix with `prompt`, and return the prefix's length.
 
         At least one token of the prompt is left to be computed. A prefix shorter than `least` is dropped.
         """
@@ -283,7 +283,7 @@ class KVCachePool:
     Args:
         token_bytes: bytes of a token's keys and values in all layers.
         limit: largest number of bytes kept between calls.
-        working: largest number of bytes that a call uses beside them (a single row may need more).
+        working: largest number of bytes that a call uses in addition to those (a single row may need more).
 
     Attributes:
         peak: largest number of bytes in caches at any time so far, without copies made while writing.
@@ -302,7 +302,7 @@ class KVCachePool:
         Args:
             episodes: objects that live as long as the episodes.
             tokens: largest number of tokens of each cache in this call, including copies.
-            growing: True for episodes whose prompts have a history. Nothing is kept of the others.
+            growing: True for episodes whose prompts have a history. Caches of the others are not kept.
         """
         needs = [(count + ROUNDING) * self.token_bytes for count in tokens]
         for rows in chunks(needs, self.working):

@@ -1,8 +1,8 @@
 """Checks of the files in a model's folder before a library reads them. Imports no torch.
 
-The folder may come from a stranger. So these checks refuse pipes and devices, names of files outside the folder,
-impossible sizes, and patterns that a library would match for ever. Checks that are possible only while a model is built
-are in `strangers.py`.
+The folder may come from an untrusted source. So these checks refuse pipes and devices, names of files outside the
+folder, impossible sizes, and patterns that a library would match for ever. Checks that are possible only while a model
+is built are in `strangers.py`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def require_sound(folder: Path, trusted: bool = False) -> None:
         return
     for path in sorted(folder.iterdir()):
         if path.exists() and not path.is_file() and not path.is_dir():
-            raise UserError(f"{path} is no regular file")
+            raise UserError(f"{path} is not a regular file")
     require_undamaged(folder)
     for path in sorted(folder.glob("*.index.json")):
         _require_inside(path)

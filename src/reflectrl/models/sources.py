@@ -8,7 +8,7 @@ from reflectrl.core.plugins import names, resolve
 
 
 def find_model(source: str) -> str:
-    """Return the folder of the model that a source means. A folder or a name on the hub is returned unchanged.
+    """Return the folder of the model that a source refers to. A folder or a name on the hub is returned unchanged.
 
     Packages add short names by entry points "reflectrl.models" (functions that return a folder). They add file formats
     by entry points "reflectrl.model_files" (file ending -> function that converts such a file to a folder).

@@ -1,4 +1,4 @@
-"""Checks of an adapter or model from a stranger that are possible only while it is loaded (see `soundness.py`).
+"""Checks of an untrusted adapter or model that are possible only while it is loaded (see `soundness.py`).
 
 A hostile file must end in an error of one line, within seconds. So these checks refuse patterns that a library would
 match for ever, and sizes that are far larger than the weights.
@@ -121,7 +121,7 @@ def bounded(tensors: int, numbers: int) -> Iterator[None]:
             left["tensors"] -= 1
             left["numbers"] -= parameter.numel()
         if min(left.values()) < 0:
-            raise ValueError(f"its configuration describes a far larger model than its weights are ({numbers} numbers)")
+            raise ValueError(f"its configuration describes a far larger model than its weights ({numbers} numbers)")
 
     handle = registrations.register_module_parameter_registration_hook(count)
     try:

@@ -1,8 +1,8 @@
-"""Scoring actions by their texts: the alternative to enumeration, in which the model reads an action word by word.
+"""Scoring actions by their texts: the alternative to enumeration, in which the model reads each action's words.
 
 SayCan (Ahn et al. 2022) gives an action the probability of its text. TWOSOME (Tan et al. 2024) divides the
 log-probability by the number of tokens or words, because long actions would never be taken otherwise. A trie allows
-only tokens that lead to a legal action. It gives each action the probability that writing under this constraint
+only tokens that lead to a legal action, and gives each action the probability that writing under this constraint
 produces it. All are exact and take a single forward pass: the prompt is encoded once, and the actions branch off it.
 """
 

@@ -3,7 +3,7 @@
 There are many families of models, and some compute things between their layers or after their head that the engine does
 not implement. So a few prompts go through everything that play and learning use: packed prompts with common prefixes,
 growing caches, speculative decoding, actions scored by their texts, and rows of the head. An option of the engine that
-fails or gives other numbers is not used with this model, and a warning says so.
+fails or gives different numbers is not used with this model, and a warning says so.
 
 A model in 16 bits is checked in float32 if there is enough memory. In bfloat16, rounding alone changes the logits of a
 deep model by more than 1, which would hide a mistake.
@@ -99,7 +99,7 @@ def find_exact_options(lm: LanguageModel, name: str) -> tuple[EngineOptions, lis
     """
     heads = [
         Candidate(lm.engine_options),
-        Candidate(replace(lm.engine_options, rows=False), "choices take the whole of its own head"),
+        Candidate(replace(lm.engine_options, rows=False), "choices compute all rows of its own head"),
     ]
     with _in_float32(lm):
         trial = _Trial(replace(lm, counters=Counters()), name)
@@ -207,7 +207,7 @@ def _plain_candidates(lm: LanguageModel, slower: bool) -> list[Candidate]:
     """Return the plain backend with and without the library's cache, each with the model's own and eager attention.
 
     Args:
-        slower: whether the packed backend was a candidate, so that the first of these needs a warning too.
+        slower: whether the packed backend was a candidate, in which case even the first of these needs a warning.
     """
     core: Any = lm.core
     cached = replace(lm.engine_options, packed=False, compiled=False, graphs=False)
@@ -216,7 +216,7 @@ def _plain_candidates(lm: LanguageModel, slower: bool) -> list[Candidate]:
         for attention in dict.fromkeys((str(core.config._attn_implementation), "eager")):
             warning = ""
             if slower or candidates:
-                warning = f"it runs step by step through its own forward pass{without}, which is right but slower"
+                warning = f"it runs step by step through its own forward pass{without}, which is correct but slower"
             candidates.append(Candidate(options, warning, attention))
     return candidates
 
@@ -256,11 +256,11 @@ class _Trial:
         except Exception as error:  # of any kind, since a model may bring its own code
             raise UserError(f"model {self.name!r}: its own forward pass fails: {one_line(error)[:200]}") from error
         if logits_TV.isnan().any():
-            raise UserError(f"model {self.name!r}: its own forward pass gives no numbers (NaN): damaged weights?")
+            raise UserError(f"model {self.name!r}: its own forward pass gives NaN (damaged weights?)")
         if not self._is_rounding(_distance(own_TV, logits_TV)):
             raise UserError(f"model {self.name!r}: its logits do not follow from its layers' hidden states alone")
         if not self._is_rounding(_distance(logits_TV[: len(early)], early_TV)):
-            raise UserError(f"model {self.name!r} reads ahead: it is no causal language model")
+            raise UserError(f"model {self.name!r} reads ahead: it is not a causal language model")
 
     def expected(self, ids: Ids) -> tuple[Tensor, Tensor]:
         """Return hidden states (T, D) and logits (T, V) of a sequence by the model's own forward pass.
@@ -271,7 +271,7 @@ class _Trial:
             if cached_ids[: len(ids)] == ids:
                 return hidden_TD[: len(ids)], logits_TV[: len(ids)]
         own = self.core.config._attn_implementation
-        self.core.set_attn_implementation("eager")  # written out: fused attention ignores what it lacks
+        self.core.set_attn_implementation("eager")  # fused attention ignores features that it lacks
         try:
             self._known[ids] = PlainBackend(self.lm).forward(ids)[:2]
         finally:
@@ -293,13 +293,13 @@ class _Trial:
                 self.core.set_attn_implementation(candidate.attention)
             try:
                 check(tried)
-            except Exception as error:  # of any kind: the engine meets code that it was not written for
+            except Exception as error:  # of any kind: the engine was not written for this model's code
                 problem = problem or (str(error) if isinstance(error, UserError) else one_line(error))
                 continue
             if candidate.words:
                 self.warnings.append(f"{candidate.words} ({problem[:100]})" if problem else candidate.words)
             return tried
-        raise UserError(f"model {self.name!r}: its own forward pass gives varying numbers ({problem[:200]})")
+        raise UserError(f"model {self.name!r}: its own forward pass gives inconsistent numbers ({problem[:200]})")
 
     def require(self, what: str, actual: Tensor, expected: Tensor) -> None:
         """Raise UserError if logits or log-probabilities differ by more than rounding."""
@@ -321,7 +321,7 @@ class _Trial:
         try:
             with _in_float64(self.lm):
                 exact = [self.expected(ids) for ids in prompts]
-        except Exception:  # of any kind: a library's layers need not be made for float64, and then nothing is allowed
+        except Exception:  # of any kind: a layer may not support float64, and then the limits stay as they are
             return
         finally:
             self._known = cached_outputs
@@ -375,7 +375,7 @@ class _Trial:
 
     def _try_writing(self, lm: LanguageModel) -> None:
         prompts, draft_model = [self.branch, self.tiny], DraftModel()
-        for _ in range(2):  # the second time it guesses what it has written the first time
+        for _ in range(2):  # the second time, the draft model guesses what was written the first time
             generators = [np.random.default_rng(0) for _ in prompts]
             written = lm.backend.write(prompts, WRITTEN, _greedy, generators, draft_model=draft_model)
             for prompt, (ids, nats) in zip(prompts, written, strict=True):

@@ -24,7 +24,7 @@ from reflectrl.models.sources import files_of
 from reflectrl.models.verification import find_exact_options, warn_once
 
 LEAST = 50_000_000
-"""Smallest number of weights for caching. Checking a smaller model again is as quick as computing its digest."""
+"""Smallest number of weights for caching. A smaller model is checked again as quickly as its digest is computed."""
 
 
 def verify_once(lm: LanguageModel, source: str) -> LanguageModel:

@@ -30,7 +30,7 @@ def shapes_of(folder: Path, files: str = "model*.safetensors") -> dict[str, tupl
     for path in sorted(folder.glob(files)):
         try:
             if not path.is_file():
-                raise ValueError("it is no regular file")
+                raise ValueError("it is not a regular file")
             with path.open("rb") as file:
                 (length,) = struct.unpack("<Q", file.read(8))
                 if length > path.stat().st_size:
@@ -38,7 +38,7 @@ def shapes_of(folder: Path, files: str = "model*.safetensors") -> dict[str, tupl
                 header = json.loads(file.read(length))
             shapes |= {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
         except (OSError, ValueError, RecursionError, struct.error, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path} is no safetensors file: {error}") from error
+            raise UserError(f"{path} is not a safetensors file: {error}") from error
     return shapes
 
 

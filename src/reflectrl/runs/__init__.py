@@ -11,7 +11,7 @@ from reflectrl.core.types import UserError
 from reflectrl.runs.arms import Arm, all_arms
 from reflectrl.runs.artifact import STAGES, Artifact
 
-if TYPE_CHECKING:  # players bring torch, which lists and help do without
+if TYPE_CHECKING:  # importing players imports torch, which lists and help do not need
     from reflectrl.core.players.base import Player
 
 __all__ = [
@@ -23,9 +23,9 @@ def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
     """Execute a recipe in a run folder, up to and including the stage `until`. Complete artifacts are kept.
 
     Raises:
-        UserError: the folder belongs to another recipe, or some input of the user's is wrong.
+        UserError: the folder belongs to another recipe, or some of the user's input is wrong.
     """
-    from reflectrl.runs.runner import run_recipe  # torch is slow to import; lists and help do without
+    from reflectrl.runs.runner import run_recipe  # torch is slow to import, and lists and help do not need it
 
     run_recipe(recipe, folder, until)
 
@@ -62,7 +62,7 @@ def require_known(recipe: Recipe, trusted: bool) -> None:
 
 
 def precision_line(recipe: Recipe, folder: Path) -> str:
-    """Return one line about "auto" precision in a run; "" if it has no meaning. Imports no torch."""
+    """Return one line about "auto" precision in a run; "" if the run does not use it. Imports no torch."""
     from reflectrl.runs.graph import planned
     from reflectrl.runs.precision import note
     from reflectrl.runs.state import State

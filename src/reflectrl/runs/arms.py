@@ -1,7 +1,7 @@
 """Arms, which are the rows of a results table, and the models they play with. To add one, add a line to a table.
 
-Each file of the folder `methods` can bring more, in a table ARMS. So can other packages: an entry point of the group
-"reflectrl.methods" names such a module.
+Each file of the folder `methods` can add more, in a table ARMS. Other packages can too, by an entry point of the group
+"reflectrl.methods" that names such a module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from reflectrl.core.config import Recipe
 
 Model = Callable[[Plan], Handle | Literal["pretrained"]]
-"""Function that plans a model: it adds what the model is made from, and the model, and returns the model's handle."""
+"""Function that plans a model: it adds the model and its inputs to the plan, and returns the model's handle."""
 
 
 # ---- models --------------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class Arm:
 
     Attributes:
         about: one line for tables and lists.
-        policy: plans the model that plays, or from which RL starts; None if none of ours does.
+        policy: plans the model that plays, or from which RL starts; None if no model of ours plays.
         reflector: plans the model that writes reflections for it; None for none.
         rl: None if no online RL follows. Otherwise the arm's own settings of [rl]; {} takes the recipe's.
         player: the kind of player if no model plays.
@@ -198,7 +198,8 @@ def start_of(plan: Plan, arm: Arm) -> Players:
 def imitation_of_wins(recipe: Recipe, arm: Arm) -> str | None:
     """Return the name of an arm's imitation of wins that a search finds (`rl.own_wins`); None if it has none.
 
-    A program that teaches shows enough. A few recorded episodes do not: RL alone would learn its tasks by heart.
+    With demonstrations by a program, no search is needed. With a few recorded episodes it is, since RL alone would
+    memorise their tasks.
     """
     if arm.rl is None or not replace(recipe.rl, **arm.rl).own_wins:
         return None
@@ -233,12 +234,12 @@ def players_of(plan: Plan, name: str, arm: Arm) -> Players:
     log = episodes = None
     if config.replay_log:
         log = hook("log")(plan)
-    # Where nobody teaches, there are no wins to begin at.
+    # Without teaching episodes, there are no wins from which to start.
     if config.reverse and (plan.is_taught or plan.recipe.teach.by == "log"):
         episodes = teaching(plan, "train")
     settings = list[str]()
     for section in plan.recipe.sections.values():
-        if hasattr(section, "rl_settings"):  # a package's section can change RL, as a judge's rewards do
+        if hasattr(section, "rl_settings"):  # a package's section can change RL, for example by a judge's rewards
             settings += section.rl_settings(plan.recipe)
     trained = stages.learned_online(
         plan,
@@ -256,7 +257,7 @@ def players_of(plan: Plan, name: str, arm: Arm) -> Players:
 
 
 def planned_evaluation(plan: Plan, name: str, arm: Arm) -> Artifact:
-    """Plan the evaluation of an arm, with all that it needs."""
+    """Plan the evaluation of an arm, with everything that it needs."""
     acting, speaking, episodes = players_of(plan, name, arm)
     config, settings, extent = plan.recipe.eval, ["env"], list[str]()
     if arm.player == "policy":
@@ -289,7 +290,7 @@ def installed_modules() -> tuple[ModuleType, ...]:
 
 
 def all_arms(recipe: Recipe | None = None) -> dict[str, Arm]:
-    """Return every arm by name: the core's, those that packages bring, and those that a recipe itself describes.
+    """Return every arm by name: arms of the core, of packages, and of the recipe itself.
 
     A recipe describes arms in [players.NAME]; a package's module returns them from `arms_of(recipe)`.
     """

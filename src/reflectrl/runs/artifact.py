@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from reflectrl.core.config import Recipe
 
-if TYPE_CHECKING:  # these bring torch
+if TYPE_CHECKING:  # importing these imports torch
     from reflectrl.runs.folder import Context
     from reflectrl.runs.progress import ProgressCallback
 
@@ -153,7 +153,7 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Input:
-    """An artifact as another one's input.
+    """An artifact as an input of another artifact.
 
     Attributes:
         path: the path that the builder gets, relative to the run folder.
@@ -188,10 +188,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Build:
-    """An artifact in the making: what its builder gets beside its inputs.
+    """An artifact that is being made: what its builder gets in addition to its inputs.
 
     Attributes:
-        progress: receives progress, as numbers of what is done and of all, and a note.
+        progress: callback for the number of units done, their total, and a note.
     """
 
     context: Context
@@ -215,7 +215,7 @@ class Build:
 
     @property
     def out(self) -> Path:
-        """Place of the (first) output: a file, or the folder of a model. The folder around it exists."""
+        """Path of the (first) output: a file, or the folder of a model. Its parent folder exists."""
         path = self.context.run.path / self.artifact.path
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
@@ -245,7 +245,7 @@ class Build:
         return self.artifact.maker.build(self, **self.inputs)
 
     def is_unfinished(self) -> bool:
-        """Tell whether something is left to be made, although all outputs exist."""
+        """Tell whether something is still missing although all outputs exist."""
         unfinished = self.artifact.maker.unfinished
         return unfinished is not None and unfinished(self)
 
@@ -256,7 +256,7 @@ class Kind:
     Attributes:
         kind: name of the kind, a part of keys and fingerprints.
         build: the undecorated function.
-        shared: True if all ranks of a launch call the builder together; otherwise the first rank does alone.
+        shared: True if all ranks of a launch call the builder together; False if only the first rank calls it.
     """
 
     def __init__(
@@ -291,8 +291,8 @@ class Kind:
         Args:
             plan: the plan.
             name: name of the artifact.
-            settings: recipe keys on which this one depends, beside those of its kind.
-            extent: recipe keys that change the size of this one, beside those of its kind.
+            settings: recipe keys on which this artifact depends, in addition to those of its kind.
+            extent: recipe keys that change its size, in addition to those of its kind.
             files: the user's files from which it is made.
             seed: its seed; None takes the plan's.
             arguments: arguments of the builder. Handles stand for inputs; other values are not in the fingerprint.
@@ -333,7 +333,7 @@ def artifact(
     shared: bool = False,
     always: bool = False,
 ) -> Callable[[Callable[..., Any]], Kind]:
-    """Make a kind of artifact of a builder. The arguments are the attributes of `Kind` and `Artifact`.
+    """Turn a builder into a kind of artifact. The arguments are the attributes of `Kind` and `Artifact`.
 
     `outputs` may contain {name}, {seed}, and the names of arguments that are text.
     """
@@ -341,7 +341,7 @@ def artifact(
 
 
 def graph_of(artifacts: Iterable[Artifact]) -> Graph:
-    """Return the artifacts by key, in the given order, which must put inputs first. Of equal keys, the first counts."""
+    """Return the artifacts by key, in the given order, which must put inputs first. The first of equal keys is kept."""
     graph: dict[str, Artifact] = {}
     for added in artifacts:
         assert all(needed.key in graph for needed in added.needs), f"{added.key} stands before one of its inputs"
@@ -350,7 +350,7 @@ def graph_of(artifacts: Iterable[Artifact]) -> Graph:
 
 
 def _marked_path(output: str) -> str:
-    """Return the path that an output marks as complete: the file itself, or the folder around a model's card."""
+    """Return the path that an output marks as complete: the file itself, or the folder that holds a model's card."""
     folder, _, file = output.rpartition("/")
     # `write_folder` renames a complete folder into place, so a folder that has its card has everything.
     if file in ("reflectrl.json", "config.json", "reference_cache.json"):

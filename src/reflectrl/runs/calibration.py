@@ -32,11 +32,11 @@ from reflectrl.runs.folder import RunFolder
 MOST_DECISIONS = 5000
 """Largest number of decisions that are judged per log, and that a calibration is fitted to."""
 TASKS_AT_ONCE, ENOUGH_DECISIONS = 100, 1000
-"""To fit a calibration, so many validation tasks are played at once, until there are so many decisions."""
+"""To fit a calibration, TASKS_AT_ONCE validation tasks at a time are played, until there are ENOUGH_DECISIONS."""
 
 
 def row_of_decisions(episodes: Iterable[Episode], env: TextEnv) -> Row:
-    """Return the calibration of the decisions in some episodes as keys of their row; empty if they have no confidence.
+    """Return the calibration of the decisions in some episodes as keys of their row; empty without probabilities.
 
     Raises:
         UserError: the environment or its teacher raised.
@@ -58,13 +58,13 @@ def best_actions(env: TextEnv, episode: Episode) -> Iterator[tuple[int, ...]]:
     """Play an episode again, and yield the teacher's best actions in each of its states.
 
     Raises:
-        UserError: the environment raised, or lists other actions than in the episode.
+        UserError: the environment raised, or lists different actions from those in the episode.
     """
     task = episode.task
     now = advance(env, task, None, named_seed(episode.seed, "env") % 2**32)
     for index, step in enumerate(episode.steps):
         if now.observation.actions != step.observation.actions:
-            raise UserError(f"task {task.id!r} cannot be played again: step {index + 1} lists other actions")
+            raise UserError(f"task {task.id!r} cannot be replayed: step {index + 1} now lists different actions")
         count = len(step.observation.actions)
         expert = ask(env, task, "expert_action", count)
         yield replace(step, target=expert, preferences=ask_preferences(env, task, count)).best
@@ -87,10 +87,10 @@ def fit_arm(
     players: tuple[Player, Player | None],
     make_env: Callable[[], TextEnv],
 ) -> Calibration:
-    """Fit an arm's calibration, and write it down. Return it; without an expert, it changes nothing.
+    """Fit an arm's calibration, save it, and return it. Without an expert, it is the calibration that changes nothing.
 
-    The arm plays validation tasks greedily, and the teacher judges its choices in the states that it reaches. States of
-    the teacher's own walks would not do: a policy is less sure, and wrong more often, where its own errors led it.
+    The arm plays validation tasks greedily, and the teacher judges its choices in the states that it reaches. States
+    from the teacher's own play would not do: a policy is less sure, and wrong more often, where its own errors led it.
 
     Args:
         players: the arm's greedy players.
@@ -119,7 +119,7 @@ def fit_arm(
 
 
 def calibration_of(recipe: Recipe, run: RunFolder, arm: str, seed: int) -> Calibration:
-    """Return an arm's calibration. It changes nothing unless the recipe wants it fitted and it is fitted already.
+    """Return an arm's calibration. It changes nothing unless the recipe asks for a fit and the fit exists.
 
     Raises:
         UserError: its file is damaged.

@@ -1,6 +1,6 @@
 """Card of an exported agent, `agent.json`: its training environment, its settings of play, and its results.
 
-Quick to import.
+Imports nothing slow.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def read_card(folder: Path, kind: type[C] = Card) -> C:  # type: ignore[assignme
     """Read `agent.json`.
 
     Args:
-        kind: a card that knows more of its environment.
+        kind: class of the card. A subclass may have further fields about its environment.
 
     Raises:
         UserError: the folder holds no agent, its card is damaged, or a newer reflectrl wrote it.
@@ -91,7 +91,7 @@ def read_card(folder: Path, kind: type[C] = Card) -> C:  # type: ignore[assignme
         data = json.loads(read_regular(path))
     except FileNotFoundError:
         raise UserError(
-            f"{folder} is no agent's folder (it has no {CARD}); `reflectrl export-agent` makes one"
+            f"{folder} is not an agent's folder (it has no {CARD}); `reflectrl export-agent` makes one"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {reason(error)}") from error

@@ -1,8 +1,8 @@
-"""The coach: words about a training by reward, while it goes on and at its end.
+"""The coach: comments on a training by reward, while it goes on and at its end.
 
-A training that ends low gets three lines: what was seen, the likely reason, and what to do next. One that ends half-way
-gets them only if it has memorised its tasks or was still learning. The words rest on its metrics, which anybody can
-look up.
+A training that ends low gets three lines: what was seen, the likely reason, and what to do next. A training that ends
+half-way gets them only if it has memorised its tasks or was still learning. The comments are based on the training's
+metrics, which anybody can look up.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from statistics import fmean
 from typing import Any
 
 LOW, GOOD = 0.5, 0.9
-"""Success on validation tasks below which a training has ended low, and above which it needs no words."""
+"""Success on validation tasks below which a training has ended low, and from which it needs no comment."""
 HARDLY = 0.02
 """Success rate in training below which an episode is hardly ever won."""
 GAP = 0.2
 """Difference of success between training and validation tasks that shows memorising. The standard error of 30
 validation episodes is up to 0.09, so a smaller difference may be chance."""
 SOLVED = 0.95
-"""Success on training tasks from which more time teaches nothing about them."""
+"""Success on training tasks from which more training time brings nothing more."""
 IDLE = 0.5
 """Share of the steps above which a single action dominates."""
 MORE_TIME = "give it more time (--minutes 20, or --rl.updates twice as many)"
@@ -31,7 +31,7 @@ BRIEF = 256
 
 
 def progress_words(metrics: Mapping[str, Any]) -> str:
-    """Return the state of a training in a few words, for the line of progress."""
+    """Return the state of a training in a few words, for the progress line."""
     words = []
     if "success" in metrics:
         words.append(f"won {metrics['success']:.0%}")
@@ -91,7 +91,7 @@ class Course:
     """Course of a training by reward, from its metrics.
 
     Attributes:
-        best, best_step: best success on validation tasks, and the update before which it was measured.
+        best, best_step: best success on validation tasks, and the update directly before which it was measured.
         episodes: number of episodes played.
         won: share of the episodes won in all updates.
         early, late: share won, and mean return, in the first and in the last quarter of the updates.
@@ -121,7 +121,7 @@ class Course:
 
     @property
     def is_from_before(self) -> bool:
-        """True if the weights that were kept are those from before RL."""
+        """True if the best weights, which are kept, are those from before RL."""
         return self.best_step <= self.warmup
 
 
@@ -197,7 +197,7 @@ def _seen(course: Course) -> str:
 def _half_way(course: Course, luck: bool) -> Iterator[tuple[str, str]]:
     """Yield reasons and remedies for a training that ended neither low nor well.
 
-    Nobody knows how much can be won there, so only a clear reason is given.
+    More may not be winnable in this environment, so only a clear reason is given.
     """
     if course.best >= GOOD or course.episodes < BRIEF:
         return
@@ -227,20 +227,20 @@ def _imitation(own: OwnWins) -> Iterator[tuple[str, str]]:
     losses = f"the loss on held-out wins was {own.best:.2f} at best (by chance {own.chance:.2f})"
     if last > 0.9 * own.chance:
         yield (
-            f"not even the {own.wins} wins that it imitated were learned: {losses}, that on the others {last:.2f} in "
-            "the end; so RL began with nothing",
+            f"not even the {own.wins} wins that it imitated were learned: {losses}, and the loss on the others was "
+            f"{last:.2f} in the end; so RL began with nothing",
             f"longer imitation (--sft.patience 20), {_better_imitation(own)}",
         )
     else:
         yield (
             f"imitating its {own.wins} wins taught no rule that holds for other tasks: {losses} and {held_out:.2f} in "
-            f"the end, that on the others {last:.2f}; so RL began with nothing",
+            f"the end, and the loss on the others was {last:.2f}; so RL began with nothing",
             _better_imitation(own),
         )
 
 
 def _luck(own: OwnWins) -> str:
-    """Say that wins may be luck, if imitation never told their actions from most of the others."""
+    """Say that wins may be luck, if imitation never learned to tell their actions from most of the others."""
     among, listed = math.exp(own.best), math.exp(own.chance)
     if among < listed / 2:
         return ""
@@ -251,7 +251,7 @@ def _luck(own: OwnWins) -> str:
 
 
 def _better_imitation(own: OwnWins) -> str:
-    """Advise how imitation learns a rule instead of its wins."""
+    """Advise how imitation can learn a general rule instead of memorising its wins."""
     texts = "choose by the texts of the actions (--play.scoring options), " if own.scoring == "enumeration" else ""
     wins = "more training tasks (in tasks) with a win of each (--rl.own-wins)"
     if own.wins < own.searched / 2:
@@ -296,7 +296,7 @@ def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str
             f"it had won {course.highest:.0%} and lost it again: the steps of learning were too large",
             "smaller steps (--rl.lr 1e-4 --rl.schedule linear), or hold it (--rl.kl-coef 0.05)",
         )
-    # Before what follows: more time would only be spent on training tasks.
+    # Before the remedies below: more time would only improve success on training tasks.
     yield from _memorised(course)
     # A return that rises much more than success comes from costs avoided, or from rewards on the way.
     elsewhere = moved and course.late[0] - course.early[0] < gain / 3
@@ -307,7 +307,7 @@ def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str
             f"most of the others it stays with {course.action!r}",
             another_start,
         )
-    # Later than both: a training that rose at first and then stood still needs another remedy than time.
+    # Compared with the third quarter too: a training that rose at first and then stood still needs more than time.
     if course.late[0] > max(course.early[0] + 0.05, course.third + 0.02):
         yield (
             "success was still rising when it ended",
@@ -321,7 +321,7 @@ def _diagnoses(course: Course, name: str, luck: bool) -> Iterator[tuple[str, str
     if own is not None and own.is_by_heart:
         yield (
             f"imitation learned its {own.wins} wins by heart: the loss on held-out wins rose from {own.best:.2f} to "
-            f"{own.losses[-1][1]:.2f}, that on the others fell to {own.losses[-1][0]:.2f}{_luck(own)}",
+            f"{own.losses[-1][1]:.2f}, while the loss on the others fell to {own.losses[-1][0]:.2f}{_luck(own)}",
             f"{_better_imitation(own)}; or {show}",
         )
     if elsewhere and course.late[0] < course.early[0] + 0.1:

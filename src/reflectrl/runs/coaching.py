@@ -1,4 +1,4 @@
-"""The coach at the end of a run: what its trainings by reward say, from the metrics in the run folder."""
+"""The coach at the end of a run: its comments on each training by reward, from the metrics in the run folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Lines = Mapping[tuple[str, str, int], Sequence[Mapping[str, Any]]]
 
 
 def courses(recipe: Recipe, run: RunFolder, metrics: Lines) -> Iterator[tuple[str, int, Course]]:
-    """Yield each arm that learned by reward, with the seed and the course of its training that ended lowest."""
+    """Yield each arm that learned by reward, with the seed and course of the training that ended lowest."""
     for name, arm in select_arms(recipe.arms, recipe).items():
         if arm.rl is None:
             continue
@@ -41,7 +41,7 @@ def courses(recipe: Recipe, run: RunFolder, metrics: Lines) -> Iterator[tuple[st
 
 
 def metrics_by_training(run: RunFolder) -> Lines:
-    """Return the lines of metrics of each training: by kind, by arm or else artifact, and by seed.
+    """Return the lines of metrics of each training, by (kind, arm or else artifact, seed).
 
     A training without lines has an empty list.
     """
@@ -110,7 +110,7 @@ def coach_lines(recipe: Recipe, run: RunFolder) -> Iterator[str]:
                 "is that of the policy before RL"
             )
         own, imitation = None, imitation_of_wins(recipe, definition)
-        if imitation and not luck:  # where luck decides, nothing is searched, and the files of wins are empty
+        if imitation and not luck:  # with luck there was no search, and the files of wins are empty
             own = own_wins_of(recipe, run, metrics["sft", imitation, seed], seed, len(tasks))
         if sentences := advice(replace(course, own_wins=own), name, luck):
             for title, words in zip(("seen", "likely", "next"), sentences, strict=True):

@@ -39,7 +39,7 @@ def demonstrated(recipe: Recipe, env: TextEnv, seed: int, check: bool = False) -
     """Return the recorded teaching episodes of a run, by split.
 
     Args:
-        check: play them again in the environment.
+        check: replay them in the environment.
 
     Raises:
         UserError: a log is missing, empty or damaged, or an episode does not fit the environment.
@@ -64,13 +64,13 @@ def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) 
 def best_taught(recipe: Recipe) -> str:
     """Return the arm that makes the most of a recipe's demonstrations.
 
-    It is the full method if reflections come from outcomes, or if all episodes that won have reflections. The log alone
-    decides, so that no code of an environment is run.
+    It is the full method if reflections come from outcomes, or if all won episodes have reflections. Only the log is
+    read, so that no environment's code runs.
 
     Raises:
         UserError: a log is missing or damaged.
     """
-    reflected = list[bool]()  # for each episode that won
+    reflected = list[bool]()  # for each won episode
     for name in recipe.teach.log:
         for episode in map(labelled, read_episodes(Path(name))):
             if episode.success:
@@ -83,8 +83,8 @@ def best_taught(recipe: Recipe) -> str:
 def check_log(recipe: Recipe, run: RunFolder) -> None:
     """Refuse demonstrations that do not fit the environment, or lack something that an arm needs.
 
-    If the run has already made its teaching episodes, they were checked at that time and are not played again: the
-    fingerprint says that the file is still the same.
+    If the run has already made its teaching episodes, they were checked at that time and are not replayed: the
+    fingerprint shows that the file is still the same.
 
     Raises:
         UserError: names the file and the line, or the arms.
@@ -101,9 +101,9 @@ def check_log(recipe: Recipe, run: RunFolder) -> None:
         if reading and recipe.teach.reflections == "given" and not has_reflections(parts):
             names = f"arm{'s' * (len(reading) > 1)} {', '.join(map(repr, reading))}"
             raise UserError(
-                f"{names} would need reflections, and {', '.join(recipe.teach.log)} has none for both training and "
-                "validation: type some (/reflect in `reflectrl play ENV --record FILE`), find them out "
-                f"({option('teach.reflections', 'outcomes')}), or take arms without a reflector: "
+                f"{names} would need reflections for both training and validation, and {', '.join(recipe.teach.log)} "
+                "lacks some: type some (/reflect in `reflectrl play ENV --record FILE`), derive them from outcomes "
+                f"({option('teach.reflections', 'outcomes')}), or choose arms without a reflector: "
                 f"{option('arms', ['no-reflection'])}"
             )
 
@@ -124,7 +124,7 @@ def write_outcomes(
         envs = [stack.enter_context(closing(make(recipe.env))) for _ in range(recipe.eval.batch)]
         log = stack.enter_context(EpisodeLog(out))
         for i, episode in islice(enumerate(taught), done, None):
-            policy.clear_cache()  # a continued log computes in the same batches as an undisturbed one
+            policy.clear_cache()  # so that a continued log computes in the same batches as an uninterrupted one
             log.append(with_outcomes(episode, envs, policy, count, most, named_seed(seed, "outcomes", i)))
             progress(i + 1, len(taught), "")
 

@@ -70,7 +70,7 @@ class EvaluationLog:
 
 
 def attempt_of(episode: Episode) -> Attempt:
-    """Return the task and the number of the attempt that an evaluation episode belongs to."""
+    """Return the task and the attempt's number of an evaluation episode."""
     return episode.task.id, int(episode.provenance.get("repeat", 0))
 
 
@@ -97,7 +97,8 @@ def evaluate_arm(
     planned = list(evaluations(recipe, context.run, env, seed, name))
     origin = provenance(recipe, arm, policy, reflector)
     with pool_of(recipe) as envs:
-        fits = recipe.eval.temperature == "fitted" and models[0] is not None and not arm.asked  # asking may cost money
+        # An arm that asks an endpoint is not fitted, since each request may cost money.
+        fits = recipe.eval.temperature == "fitted" and models[0] is not None and not arm.asked
         if fits and any(log.left() for log in planned):
             greedy = build_players(recipe, context.run.path, name, arm, models, 0.0)
             fit_arm(recipe, context.run, name, seed, greedy, envs)
@@ -139,7 +140,7 @@ def check_env(recipe: Recipe) -> str:
     env, rl = make(recipe.env), recipe.rl
     check_teacher(recipe, env)
     if any(arm.rl is not None for arm in select_arms(recipe.arms, recipe).values()):
-        # These raise now what RL would fail at hours later.
+        # Made only for their errors, which RL would otherwise raise hours later.
         Curriculum(chosen_stages(rl.stages, env.stages), rl.curriculum, rl.updates, rl.gate)
         RewardShaping(rl, env)
     if is_labelled(recipe) and (tasks := env.tasks("train")):
@@ -169,7 +170,7 @@ def is_labelled(recipe: Recipe) -> bool:
 
 
 def digest_of_tasks(env: TextEnv) -> str:
-    """Return a digest of an environment's tasks: of all stages and splits, in their order."""
+    """Return a digest of an environment's tasks in all stages and splits, in order."""
     listed = []
     for stage in env.stages:
         for split in SPLITS:
@@ -178,7 +179,10 @@ def digest_of_tasks(env: TextEnv) -> str:
 
 
 def require_same_tasks(recipe: Recipe, tasks: str) -> None:
-    """Refuse an environment that lists other tasks here than in the process that began the run (with that digest).
+    """Refuse an environment whose tasks differ from those in the process that began the run.
+
+    Args:
+        tasks: digest of the tasks in that process; "" if it is not known.
 
     Raises:
         UserError: names the environment.
@@ -201,7 +205,7 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
         if arm.is_taught and arm.reflector and (teach.by, teach.reflections) == ("teacher", "given"):
             needed["analyst"].append(name)
         if arm.player == "oracle" and "oracle" not in has:
-            needed["expert"].append(name)  # which plays in the oracle's place
+            needed["expert"].append(name)  # the expert plays in the oracle's place
         elif arm.player in ABILITIES:
             needed[arm.player].append(name)
     for ability in ABILITIES:
@@ -271,7 +275,7 @@ def _job(task: Task, number: int, log: EvaluationLog, about: dict[str, Any]) -> 
 
 
 class ComputeStats:
-    """Counts what the models of an arm compute from now on, and how much their caches save."""
+    """Counter of what the models of an arm compute from now on, and of what their caches save."""
 
     def __init__(self, models: Models) -> None:
         self.models = dict(zip(("policy", "reflector"), models, strict=True))

@@ -50,7 +50,10 @@ class RunFolder:
         return self.path / "timings.jsonl"
 
 
-OTHER_TASKS = "tasks are the same in every process, but it lists others than when the run began (a set, or hash()?)"
+OTHER_TASKS = (
+    "its tasks are not those with which the run began; they must be the same in every process (does their order "
+    "depend on a set or hash()?)"
+)
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,12 @@ class Context:
     tasks: str = ""
 
     def with_precision(self, precision: str) -> Self:
-        """Return the same with "on" or "off" where [model] says "auto"."""
+        """Return the same context, with "on" or "off" where [model] says "auto"."""
         return replace(self, recipe=replace(self.recipe, model=decided(self.recipe.model, precision)))
 
 
 def unusable(folder: Path, error: OSError) -> UserError:
-    """Return the one-line error for an operating system's error about a file of the run."""
+    """Turn an operating system's error about a file of the run into a one-line UserError."""
     about = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else one_line(error)
     return UserError(f"run folder {folder}: {about}")
 
@@ -102,10 +105,11 @@ def folder_lock(folder: Path) -> Iterator[None]:
 def acquire(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> State:
     """Write the recipe into the run folder, unless the folder's content was made with other settings.
 
-    From now on, the recipe's names are trusted in this folder, since they were trusted before the run began.
+    From now on, the code and addresses that the recipe names are trusted in this folder, since they were trusted before
+    the run began.
 
     Args:
-        tasks: the digest of the environment's tasks, which has to stay the same.
+        tasks: the digest of the environment's tasks, which must not change.
 
     Returns:
         The state of the folder.
@@ -113,7 +117,7 @@ def acquire(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> Stat
     Raises:
         UserError: the folder holds another training. The message names the first key that differs, or the tasks.
     """
-    for old in folder.glob("checkpoints/*/*.old"):  # a kill came while a checkpoint was replaced
+    for old in folder.glob("checkpoints/*/*.old"):  # left by a process that was killed while replacing a checkpoint
         if old.suffixes != [".learner", ".old"]:
             recover(old.with_suffix(""))
     path = folder / "recipe.toml"

@@ -1,4 +1,4 @@
-"""The plan of a run: the artifacts that its arms need. Packages can bring runs of another kind."""
+"""The plan of a run: the artifacts that its arms need. Packages can add other kinds of runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reflectrl.runs import stages
 from reflectrl.runs.arms import base, installed_modules, planned_evaluation, select_arms, teaching
 from reflectrl.runs.artifact import STAGES, Artifact, Graph, Plan, graph_of
 
-if TYPE_CHECKING:  # these bring torch, which a dry run does without
+if TYPE_CHECKING:  # importing these imports torch, which a dry run does not need
     from reflectrl.runs.folder import Context, RunFolder
 
 
@@ -41,7 +41,7 @@ class RunKind:
 
 
 def run_kinds() -> list[RunKind]:
-    """Return the kinds of run that packages bring, as RUN_KIND in their modules of arms."""
+    """Return the kinds of run that packages add, as RUN_KIND in their modules of arms."""
     return [module.RUN_KIND for module in installed_modules() if hasattr(module, "RUN_KIND")]
 
 
@@ -75,7 +75,7 @@ def plan_environment(recipe: Recipe) -> Graph:
     artifacts, evaluations = dict[str, Artifact](), list[Artifact]()
     for seed in recipe.seeds:
         plan = Plan(recipe, seed, is_taught, artifacts)
-        # Planned before the arms ask for them, so that every run makes them first, and in this order.
+        # Planned before the arms, so that every run makes these first, and in this order.
         if is_taught:
             teaching(plan, "train")
             teaching(plan, "validation")
@@ -122,4 +122,4 @@ def in_order(artifacts: Iterable[Artifact]) -> Graph:
 
 
 ENVIRONMENT = RunKind("", lambda recipe: True, plan_environment, begin_environment, show_arms)
-"""Teach in an environment, train the models that the arms need, play, and compare."""
+"""The usual kind: teach in an environment, train the models that the arms need, play, and compare."""

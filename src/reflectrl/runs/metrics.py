@@ -1,6 +1,6 @@
 """The metrics of a run: one file per training while it is under way, and one file for all of them afterwards.
 
-Listeners, which packages bring through the entry points "reflectrl.listeners", get every line as it is written.
+Listeners, which packages add through the entry points "reflectrl.listeners", get every line before it is written.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class MetricsCallback(Protocol):
     """A callback that receives the metrics of a single training as they are logged."""
 
     def on_metrics(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
-        """Receive a line before it is written. Returns whether to stop or to roll back, and why."""
+        """Receive a line before it is written. Return a verdict (such as to stop or to roll back), and the reason."""
 
     def close(self) -> None:
         """Close the listener. Called when the training has ended, with or without an error."""
 
 
 CallbackFactory = Callable[[Path, Sequence[Mapping[str, Any]]], MetricsCallback]
-"""Function that is called when a training begins or continues, with the path of its metrics and the lines logged so
-far."""
+"""Function from the path of a training's metrics and the lines logged so far to a callback. It is called when the
+training begins or continues."""
 
 _listen: list[CallbackFactory] = []
 
@@ -148,11 +148,11 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def _before(path: Path, learner: Path) -> list[str]:
     """Return the lines that were logged before the learner's state was saved."""
     meta = load_meta(learner)
-    saved = 0 if meta is None else int(meta["logged"]) + 1  # the first step that was not logged when it was saved
+    saved = 0 if meta is None else int(meta["logged"]) + 1  # the first step not yet logged when the state was saved
     lines = list(_lines(path))
     end = max((i + 1 for i, (step, text) in enumerate(lines) if text and step < saved), default=0)
     earlier = lines[:end]
-    # A round may have had no metrics.
+    # A training in rounds (expert iteration) logs nothing in a round with nothing to imitate, so steps may be missing.
     is_complete = "round" in (meta or {}) or saved in (0, *(step + 1 for step, _ in earlier))
     if is_complete and all(text for _, text in earlier):
         return [text for _, text in earlier]

@@ -39,16 +39,16 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
     """Load the acting player (greedy) and the reflector of an arm, from a run folder or an exported agent's folder.
 
     Args:
-        trust: allow the run's models to run code of their own, and the arm to ask the servers that the recipe names.
-            The environment is not concerned: the caller brings it.
+        trust: allow the run's models to run their own code, and the arm to ask the servers that the recipe names. The
+            environment is not covered, since the caller provides it.
 
     Raises:
-        UserError: there is no such run or arm, the arm is not trained yet, or what its models or servers need is not
+        UserError: there is no such run or arm, the arm is not trained yet, or its models' code or its servers are not
             trusted.
     """
     path = folder / "recipe.toml"
     if not path.is_file():
-        raise UserError(f"{folder} is no run folder (it has no recipe.toml)")
+        raise UserError(f"{folder} is not a run folder (it has no recipe.toml)")
     recipe = read_recipe(path)
     row = select_arms([arm], recipe)[arm]
     untrained = []
@@ -79,7 +79,7 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
 
 
 def calibrated(players: tuple[Player, Player | None], calibration: Calibration) -> tuple[Player, Player | None]:
-    """Give a policy the calibration of the probabilities that it reports. Other players are returned unchanged."""
+    """Set the calibration of the probabilities that a policy reports. Other players are returned unchanged."""
     if isinstance(players[0], Policy):
         players[0].calibration = calibration
     return players
@@ -142,7 +142,7 @@ def load_models(recipe: Recipe, folder: Path, seed: int, name: str, before_rl: b
 def planned_models(
     recipe: Recipe, folder: Path, seed: int, name: str, before_rl: bool = False
 ) -> tuple[Source | None, Source | None, Path | None]:
-    """Return the places of an arm's policy, of its reflector, and of the teaching episodes that it shows to them.
+    """Return the paths of an arm's policy, of its reflector, and of the teaching episodes that it shows to them.
 
     They need not exist yet.
     """
@@ -203,7 +203,7 @@ def load_pair(
 
     Args:
         arm: its demonstrations are shown to untrained models.
-        teaching: the teaching episodes, from which those are taken.
+        teaching: the teaching episodes from which the demonstrations are taken.
     """
     policy_lm = reflector_lm = None
     if policy is not None:
@@ -239,17 +239,16 @@ def instructed(
     teaching: Path | None = None,
     seed: int = 0,
 ) -> LanguageModel:
-    """Return the base model with a role's system prompt: the environment's instructions, and an arm's demonstrations if
-    any.
+    """Return the base model with a role's system prompt: the environment's instructions, and any demonstrations.
 
     A model without a chat template is returned as it is.
 
     Args:
-        teaching: the teaching episodes, of which the arm may show some.
-        seed: decides which.
+        teaching: the teaching episodes from which the arm may show some.
+        seed: seed of their selection.
 
     Raises:
-        UserError: the arm shows something, and there is no chat in which to do so.
+        UserError: the arm shows demonstrations, and the model has no chat template for them.
     """
     demonstrations = ""
     if arm is not None and arm.shows is not None:
@@ -276,7 +275,7 @@ def name_of(source: Source) -> str:
 def model_source(recipe: Recipe, source: Source, role: Role) -> str | Path:
     """Return the name or folder from which a player is loaded.
 
-    Adapters store the place of their backbone, so it is a full path.
+    With adapters it is a full path, since adapters store the path of their backbone.
     """
     if not is_base(source):
         return source

@@ -1,7 +1,7 @@
-"""The meaning of "auto" precision in a run: decided once, noted in `state.json`, and kept wherever the run goes on.
+"""The meaning of "auto" precision in a run: decided once, noted in `state.json`, and kept wherever the run continues.
 
 The recipe keeps its "auto", so fingerprints, forks and exported agents do not depend on where a run began. Builders get
-a recipe in which "on" or "off" stands instead, and so do processes, ranks and machines that make a run's artifacts.
+a recipe with "on" or "off" in its place, in every process and rank, and on every machine of the run.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def decide(state: State, model: ModelConfig, graph: Graph) -> None:
     """Note what "auto" means in a run, if models are used and it has not been noted before.
 
     Raises:
-        UserError: this machine has no such device.
+        UserError: this machine does not have the device in `model.device`.
     """
-    from reflectrl.models.load import pick_device  # brings torch, which a dry run does without
+    from reflectrl.models.load import pick_device  # imports torch, which a dry run does not need
     from reflectrl.models.machine import is_mixed
 
     if not state.auto_precision and auto_keys(model) and uses_models(graph):
@@ -37,13 +37,13 @@ def decide(state: State, model: ModelConfig, graph: Graph) -> None:
 
 
 def decided(model: ModelConfig, precision: str) -> ModelConfig:
-    """Return [model] with "on" or "off" where it says "auto"; as it is where nothing is decided ("")."""
+    """Return [model] with "on" or "off" where it says "auto"; unchanged if nothing is decided ("")."""
     changes: dict[str, Any] = dict.fromkeys(auto_keys(model), precision) if precision else {}
     return replace(model, **changes)
 
 
 def in_run(model: ModelConfig, folder: Path) -> ModelConfig:
-    """Return [model] of the run in a folder as that run computes."""
+    """Return [model] with the precision that was decided for the run in a folder."""
     return decided(model, State.read(folder).auto_precision)
 
 

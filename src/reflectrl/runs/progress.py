@@ -20,7 +20,7 @@ QUIET_SECONDS = 15.0
 """Shortest time (s) between two plain lines about an artifact."""
 
 WIDE = 100
-"""Least width of a terminal, in characters, that has room for a bar beside the count."""
+"""Smallest width of a terminal, in characters, with room for a bar next to the count."""
 
 
 def silently(done: int, total: int, note: str) -> None:
@@ -28,7 +28,7 @@ def silently(done: int, total: int, note: str) -> None:
 
 
 class ProgressBars:
-    """One progress bar per artifact that is being made. `update` may be called as often as you like."""
+    """One progress bar per artifact that is being made. `update` may be called at any rate."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -52,7 +52,7 @@ class ProgressBars:
 
     def __enter__(self) -> ProgressBars:
         self._progress.start()
-        self._streams.enter_context(harmless())  # what is printed meanwhile goes through rich, which would obey colours
+        self._streams.enter_context(harmless())  # rich redirects printed text, and would obey escape codes in it
         return self
 
     def __exit__(

@@ -64,7 +64,7 @@ def require_environment(name: str) -> None:
     """
     environments = announced("envs")
     if ":" not in name and name not in environments and project_recipe(name) is None:
-        own = "yours is package.module:Class, or a folder that `reflectrl init` has made"
+        own = "for your own, give package.module:Class, or a folder that `reflectrl init` has made"
         raise UserError(f"unknown environment {name!r}{suggestion(name, [*environments, *projects()])}; {own}")
 
 

@@ -1,6 +1,6 @@
 """A run on several ranks, which torchrun or accelerate has started with the same command.
 
-The first rank leads: it holds the run folder, goes through the graph, writes, and prints. The other ranks wait until it
+The first rank leads: it locks the run folder, goes through the graph, writes, and prints. The other ranks wait until it
 names an artifact to be made together, do their share, and wait again. Their own files go to a temporary folder. A rank
 that fails leaves a message for the others before it ends, so that one line is printed and no rank waits in vain.
 """
@@ -31,12 +31,12 @@ from reflectrl.core.types import UserError
 from reflectrl.runs.artifact import Artifact, Graph
 from reflectrl.runs.folder import Context, RunFolder
 from reflectrl.runs.progress import ProgressCallback, silently
-from reflectrl.runs.workers import Timings, make
+from reflectrl.runs.workers import AGAIN, Timings, make
 
 ARRIVAL = 900.0
 """Seconds within which all ranks have to join. Machines of a cluster start at different moments."""
 UNDECIDED = "-"
-"""Message for "auto" precision that has no meaning in a run, since "" says that the run ends."""
+"""Message that "auto" precision is not decided in a run. The empty message already says that the run ends."""
 LOOK = 0.05
 """Seconds between two checks whether the first rank has named the next artifact."""
 
@@ -74,13 +74,13 @@ class Ranks:
     def __init__(self, recipe: Recipe) -> None:
         if recipe.processes > 1 or recipe.engine != "local":
             raise UserError(
-                "several ranks make one artifact after another, together: set processes = 1 and engine = 'local'"
+                "several ranks make each artifact together, one after another: set processes = 1 and engine = 'local'"
             )
         patience = timedelta(seconds=recipe.rank_timeout)
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):  # the machine's name may lead nowhere
+        if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):  # the machine's name may not resolve
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         try:
             store, rank, size = next(dist.rendezvous("env://", timeout=timedelta(seconds=ARRIVAL)))
@@ -89,7 +89,7 @@ class Ranks:
             self._wait(lambda: self.store.add("here", 0) == size, ARRIVAL)
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
         except (RuntimeError, ValueError) as error:
-            raise UserError(f"the processes of this launch do not find each other: {one_line(error)}") from error
+            raise UserError(f"the processes of this launch cannot find each other: {one_line(error)}") from error
 
     def make(self, context: Context, artifact: Artifact, progress: ProgressCallback) -> Timings:
         """Make an artifact, with all ranks together if its builder supports that. Called by the first rank."""
@@ -132,7 +132,7 @@ class Ranks:
     def part(self) -> None:
         """Disconnect from the others, the last rank first.
 
-        No connection is then closed at both ends at once, which once made a first rank abort at its end. And the
+        So no connection is closed at both ends at once, which once made a first rank abort while it ended. And the
         store, which may live in the first rank, outlives the other ranks.
         """
         with suppress(RuntimeError):
@@ -153,7 +153,7 @@ class Ranks:
         """
         failure = ""
         with suppress(ValueError):  # not the main thread
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is ending; launchers kill who takes too long
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # already ending; impatient launchers send SIGKILL
         try:
             if self.team.rank and not isinstance(error, LostRank | KeyboardInterrupt):
                 if not isinstance(error, UserError):  # a bug keeps its traceback
@@ -174,9 +174,7 @@ class Ranks:
         if self.team.rank == 0 and is_first:
             raise UserError(failure) if failure else error
         if is_first:
-            message = (
-                "interrupted; the same command goes on" if isinstance(error, KeyboardInterrupt) else one_line(error)
-            )
+            message = f"interrupted; {AGAIN}" if isinstance(error, KeyboardInterrupt) else one_line(error)
             message = str(error) if isinstance(error, UserError) else message
             sys.stderr.write(f"reflectrl: {printable_line(failure or message)}\n")
         raise SystemExit(2) from error
@@ -198,7 +196,7 @@ def joined(recipe: Recipe) -> Iterator[Ranks | None]:
     """Yield the ranks of this launch, until the block ends on all of them; None if the process was started alone.
 
     Raises:
-        UserError: the ranks do not find each other.
+        UserError: the ranks cannot find each other.
     """
     if launched()[1] == 1:
         yield None
@@ -217,4 +215,4 @@ def _lost() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise LostRank("the first process of this run ended; the same command goes on") from error
+        raise LostRank(f"the first process of this run ended; {AGAIN}") from error

@@ -60,7 +60,7 @@ def write_results(recipe: Recipe, run: RunFolder) -> list[dict[str, Any]]:
 
 
 def _rows(recipe: Recipe, run: RunFolder, env: TextEnv) -> Iterator[Row]:
-    """Yield the rows of every arm and seed. A milestone gets a row only if its stage is not played separately."""
+    """Yield the rows of every arm and seed. A milestone gets a row only if its stage is not evaluated separately."""
     for name in recipe.arms:
         learned = select_arms([name], recipe)[name].player == "policy"
         for seed in recipe.seeds:
@@ -117,7 +117,7 @@ def _is_own_checkout(root: Path) -> bool:
 
 
 def _holds(path: Path, digest: str) -> bool:
-    """Tell whether a file has the content of a git digest, with any line endings."""
+    """Tell whether a file has the content with a git digest, whatever its line endings."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -172,7 +172,7 @@ def _cell(row: Mapping[str, Any] | None) -> str:
 
 
 def show_episode(console: Console, run: RunFolder, recipe: Recipe) -> None:
-    """Print one won episode of about eight steps. Takes the last arm that has won, and its last split first."""
+    """Print one won episode of about eight steps, of the last arm that has won, and of its last split if possible."""
     logs = [run.evaluation(arm, seed, split, "*", "*").name for arm in reversed(recipe.arms)
             for seed in recipe.seeds[:1] for split in recipe.eval.splits[::-1]]  # fmt: skip
     for pattern in logs:

@@ -24,7 +24,7 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
     """Make the missing artifacts of a run folder, up to and including the stage `until`. Complete artifacts are kept.
 
     Raises:
-        UserError: the folder belongs to another training, or some input of the user's is wrong.
+        UserError: the folder belongs to another training, or some of the user's input is wrong.
     """
     with joined(recipe) as ranks:
         kind = kind_of(recipe)
@@ -64,7 +64,7 @@ class _Run:
         self.context, self.graph, self.state, self.workers = context, graph, state, workers
         self.settings = settings
         if state.damaged:
-            # What is complete can be seen from the files alone, so a damaged state costs nothing that was made.
+            # The files alone show what is complete, so nothing has to be made again for a damaged state.
             state.complete = [stage for stage in STAGES[:-1] if not self.missing(stage)]
             self._note_complete()
 
@@ -75,7 +75,7 @@ class _Run:
             self.state.complete = list(STAGES[: STAGES.index(stage)])
             self.state.write()
             self.workers.make(missing, self._begin, self._finish)
-        if missing or stage == "eval":  # in the end also where nothing was missing: a file may be damaged
+        if missing or stage == "eval":  # before the report even if nothing was missing, since a file may be damaged
             metrics.collect(self.context.run)
         for artifact in self._of(stage):
             if artifact.always:
@@ -92,7 +92,7 @@ class _Run:
             if not artifact.exists(folder) or Build(self.context, artifact, silently).is_unfinished():
                 missing.append(artifact)
             elif artifact.training:
-                drop_state(folder / artifact.training)  # a kill may have come just before this
+                drop_state(folder / artifact.training)  # left if a process was killed after saving the model
         return missing
 
     def _of(self, stage: str) -> list[Artifact]:

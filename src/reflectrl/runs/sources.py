@@ -13,10 +13,10 @@ def check_models(recipe: Recipe) -> None:
     """Refuse a model that cannot be a player, and models that the checks of installed packages refuse.
 
     Such a check is a module, announced in the entry points "reflectrl.checks", with two functions of a recipe:
-    `require` raises UserError if the run could not succeed. `note` returns a line for a dry run, or "".
+    `require` raises UserError if the run could not succeed, and `note` returns a line for a dry run, or "".
 
     Raises:
-        UserError: describes the error, and a way to correct it.
+        UserError: describes the problem and a way to solve it.
     """
     for source in recipe.model.sources:
         if source != "scratch":

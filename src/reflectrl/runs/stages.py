@@ -28,7 +28,7 @@ TOKENIZER_ROWS = 4000
 
 @artifact("teach", "teach", "episodes/teach-seed{seed}-{name}.jsonl", settings=("env", "teach"))
 def teacher_episodes(build: Build) -> None:
-    """Write the teaching episodes of a split, whose name the artifact has. An unfinished log is continued."""
+    """Write the teaching episodes of the split that the artifact is named after. An unfinished log is continued."""
     from reflectrl.core.envs import make
     from reflectrl.core.episodes import EpisodeLog
     from reflectrl.core.teach import teach
@@ -38,12 +38,12 @@ def teacher_episodes(build: Build) -> None:
     from reflectrl.runs.evaluation import is_labelled
 
     recipe, env = build.recipe, make(build.recipe.env)
-    # The plan is the same in every process, so the lines that an earlier one has finished are its first entries.
+    # The plan is the same in every process, so the lines that an earlier process has finished are its first entries.
     planned = planned_demonstrations(recipe, env, build.seed, build.name)
     done, labelled = finished_lines(build.out), is_labelled(recipe)
     with EpisodeLog(build.out) as log:
         for i, demonstration in islice(enumerate(planned), done, None):
-            if isinstance(demonstration, Episode):  # somebody has played and recorded it
+            if isinstance(demonstration, Episode):  # recorded, so it is not played again
                 episode = demonstration
             else:
                 episode = teach(env, demonstration, recipe.teach.unsafe_noise)
@@ -89,7 +89,7 @@ def random_episodes(build: Build) -> None:
             build.progress(len(episodes), max(len(tasks), len(episodes) + 1), "")
     build.progress(len(episodes), len(episodes), "")
     signal = signal_of(episodes)
-    # A bonus for novel states can teach where no reward comes, if there is more than one action to choose from.
+    # A bonus for novel states can teach without any reward, if there is more than one action to choose from.
     if signal.problem and not (recipe.rl.count_coef and signal.most > 1):
         raise UserError(f"reward alone teaches nothing here: {signal.problem}; {ways_out(signal, env)}")
     if doubt := doubt_about_success(signal, env):
@@ -102,7 +102,7 @@ def random_episodes(build: Build) -> None:
 
 @artifact("base", "sft", "checkpoints/seed{seed}/base/config.json", settings=("model",))
 def scratch_model(build: Build, *, episodes: Path) -> None:
-    """Make the model that players start from, with a tokenizer of the episodes' text and random weights."""
+    """Make the model that players start from: a tokenizer trained on the episodes' text, and random weights."""
     from reflectrl.learn.checkpoint import write_folder
     from reflectrl.models.scratch import save_scratch
     from reflectrl.runs.demonstrations import sample_outcomes
@@ -209,9 +209,9 @@ def lacks_outcomes(build: Build) -> bool:
     settings=("env", "rl.own_wins", "rl.own_wins_steps", "rl.own_wins_detours"),
 )
 def own_wins(build: Build) -> None:
-    """Search training tasks for wins to imitate, and write them, a fifth apart for validation.
+    """Search training tasks for wins to imitate, and write them. A fifth of them are held out for validation.
 
-    Both files are empty where a search is of no use (`rl.own_wins`).
+    Both files are empty if a search would be useless (`rl.own_wins`).
     """
     from functools import partial
 
@@ -238,7 +238,7 @@ def own_wins(build: Build) -> None:
             if episodes:
                 wins.append(episodes)
             build.progress(tried, len(tasks), f"chance wins {chance:.0%}; {len(wins)} wins found in {steps:,} steps")
-        if tried < len(tasks):  # its steps were spent before all tasks had their turn
+        if tried < len(tasks):  # the limit of steps was reached before all tasks had their turn
             note = f"chance wins {chance:.0%}; {len(wins)} of {tried} tasks won in {steps:,} steps, then it ended"
             build.progress(tried, tried, note)
     if reason:
@@ -248,7 +248,7 @@ def own_wins(build: Build) -> None:
         held_out = wins[::5]
         trained = [episodes for episodes in wins if episodes not in held_out] or wins
     folder = build.context.run.path
-    # The training episodes come last, because their file tells that the search is over.
+    # The training file is written last, because it shows that the search is over.
     for path, by_task in zip(build.artifact.outputs[::-1], (held_out, trained), strict=True):
         write_text(folder / path, to_lines(list(chain.from_iterable(by_task))))
 
@@ -264,18 +264,18 @@ def imitated_wins(
     shown: Path | None = None,
     shown_apart: Path | None = None,
 ) -> None:
-    """Train a policy to imitate the wins of a search. Without any, it is the policy before the search.
+    """Train a policy to imitate the wins of a search. Without wins, the result is the policy before the search.
 
-    Recorded episodes are imitated together with the wins, from the initial model: a policy that has learned a few
-    episodes by heart is sure of itself, and a worse start than one that has learned nothing.
+    Recorded episodes are imitated together with the wins, from the initial model: a policy that has memorised a few
+    episodes is overconfident, and a worse start than an untrained one.
 
     Args:
         start: the initial model.
         train: the wins to imitate.
-        validation: further wins, which choose the best weights.
+        validation: held-out wins for choosing the best weights.
         taught: the policy that has imitated the recorded episodes alone; None if nothing was recorded.
         shown: the recorded episodes.
-        shown_apart: recorded episodes that choose the best weights together with `validation`.
+        shown_apart: held-out recorded episodes for choosing the best weights, in addition to `validation`.
     """
     from reflectrl.learn.checkpoint import drop_state, write_folder
     from reflectrl.learn.sft import train_sft
@@ -366,7 +366,7 @@ def learned_online(
     if reflector_lm is not None:
         speaking = make_reflector(recipe, reflector_lm)
     logged: list[Episode] = []
-    if log is not None:  # the log as this arm would have seen it
+    if log is not None:  # with or without reflections, as this arm would have seen the episodes
         if reflector:
             logged += with_reflections(read_episodes(log))
         else:
@@ -376,7 +376,7 @@ def learned_online(
     rl_seed = named_seed(seed, build.trained)
     with pool_of(recipe) as envs, metrics_log(build, config.updates) as note:
         collecting = config
-        if hold:  # such a policy needs a reference at first, even if nothing pulls it back later
+        if hold:  # the first updates need a reference model, even if `kl_coef` is 0 afterwards
             collecting = replace(config, kl_coef=config.kl_coef + config.hold_kl)
         rollouts = rollouts_of(build)(acting, speaking, envs, collecting, rl_seed, logged, wins)
         train_online(rollouts, config, rl_seed, note, build.learner, hold)
@@ -398,7 +398,7 @@ def evaluation(
     Args:
         reflector: its reflector; None for none.
         policy: its policy; None for players without a model of ours.
-        teaching: teaching episodes, of which the arm shows some to the model.
+        teaching: teaching episodes from which the arm shows some to the model.
         arm: its row in the table.
     """
     from reflectrl.runs.evaluation import evaluate_arm
@@ -427,7 +427,7 @@ def results(build: Build, *, evaluations: tuple[Path, ...]) -> list[dict[str, An
 
 @artifact("report", "report", "report.html", always=True)
 def report(build: Build, *, results: Path) -> None:
-    """Write `report.html` about all that is in the run folder."""
+    """Write `report.html` about everything in the run folder."""
     from reflectrl.runs.report import write_report
 
     write_report(results.parent)

@@ -1,7 +1,7 @@
-"""Fingerprints of artifacts, and the record in a run folder of what is there already.
+"""Fingerprints of artifacts, and the record of what a run folder already contains.
 
-Each artifact is made by one process, from files to files. So a run can be interrupted anywhere, and the same command
-continues it. An artifact is complete when its output is there and was made with the same fingerprint: a hash of the
+Each artifact is made from files and written to files. So a run can be interrupted anywhere, and the same command
+continues it. An artifact is complete when its output exists and was made with the same fingerprint: a hash of the
 settings it depends on and of its inputs' fingerprints. Nothing here needs torch or an environment.
 """
 
@@ -187,7 +187,7 @@ def refuse_other_settings(
     Args:
         before: the settings with which the folder was last used, for artifacts that `state` does not know.
         now: the settings of this run.
-        named_by: what the caller sets to name another folder, for the message.
+        named_by: name of the option that selects another folder, for the message.
 
     Raises:
         UserError: names the first key that differs.
@@ -204,7 +204,7 @@ def refuse_other_settings(
             files = ", ".join(dict.fromkeys(files_of(artifact)))
             other = f"another content of {files}" if files else f"{key!r} made with other settings"
             detail = next(filter(None, differences), other)
-            forks = named_by == "folder" and is_typed()  # in Python there is no forking
+            forks = named_by == "folder" and is_typed()  # only the command line can fork
             fork = f" ({option('fork', folder)} takes over what stays the same)" if forks else ""
             raise UserError(
                 f"{folder} holds a run with {detail}; use another {option(named_by)}{fork}, or remove this one"

@@ -31,10 +31,10 @@ from reflectrl.runs.players import make_policy
 def corpus(path: Path, rows: int) -> tuple[list[str], int]:
     """Return texts that the players will read and write, and the largest number of actions in a step.
 
-    They are taken from the whole log, since its tasks are in the environment's order and the first ones are all alike.
+    They are spread over the whole log, since its tasks are in the environment's order and the first ones are similar.
 
     Args:
-        rows: about as many steps are taken.
+        rows: approximate number of steps to take.
     """
     labels = list(islice(candidates(), 199))
     episodes = list(read_episodes(path))
@@ -53,8 +53,8 @@ def sft_examples(
 
     Args:
         player: its role: "reflector", "policy", or "plain" (a policy that reads no reflections).
-        negatives: True if negative examples are among them.
-        seed: decides which reflections are dropped.
+        negatives: True to include negative examples.
+        seed: seed of the choice of dropped reflections.
     """
     if player == "reflector":
         taught = read_episodes(path)
@@ -87,7 +87,7 @@ def metrics_log(build: Build, last: int) -> Iterator[Log]:
             nonlocal spent, busy
             verdict = log.write(metrics)
             success = metrics.get("eval_success")
-            if success is not None:  # how long it took since the last time: the report draws success over minutes
+            if success is not None:  # the time since the last evaluation, so that the report can plot success over time
                 since, spent = spent, time.perf_counter()
                 line = {**shared, "step": metrics["step"], "seconds": round(spent - since, 3)}
                 since, busy = busy, time.process_time()
@@ -103,7 +103,7 @@ def metrics_log(build: Build, last: int) -> Iterator[Log]:
 
 
 def rollouts_of(build: Build) -> Callable[..., EpisodeRollouts]:
-    """Return what collects episodes for online RL: `EpisodeRollouts`, unless a section of the recipe brings its own."""
+    """Return the class that collects episodes for online RL, or the function that a section of the recipe brings."""
     for section in build.recipe.sections.values():
         if getattr(section, "collects", False):
             return partial(section.rollouts, build)

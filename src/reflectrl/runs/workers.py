@@ -32,6 +32,9 @@ from reflectrl.runs.progress import ProgressBars, ProgressCallback
 if TYPE_CHECKING:
     from reflectrl.runs.ranks import Ranks
 
+AGAIN = "run the same command again to continue"
+"""Ending of messages about interruptions and about errors that are not the user's."""
+
 Timings = list[dict[str, Any]]
 Told = Callable[[Artifact], None]
 
@@ -46,11 +49,11 @@ class Engine(Protocol):
         """Return progress since the last call, as tuples of key, done, total and note."""
 
     def close(self) -> None:
-        """Stop all work at once. Nothing finished is lost, since artifacts are made from files to files."""
+        """Stop all work at once. Nothing finished is lost, since artifacts are files."""
 
 
 class Workers:
-    """Makes artifacts one after another, or in parallel on an engine that is kept for the whole run.
+    """Makes artifacts one after another, or in parallel on an engine that lasts for the whole run.
 
     Args:
         ranks: the processes that make an artifact together, if there are several.
@@ -141,7 +144,7 @@ class Processes:
     def close(self) -> None:
         """Kill the processes."""
         for child in list((self._pool._processes or {}).values()):
-            child.kill()  # it cannot be put off
+            child.kill()  # unlike SIGTERM, it cannot be ignored
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -150,9 +153,7 @@ def result_of(future: Future[Timings]) -> Timings:
     try:
         return future.result()
     except BrokenProcessPool as error:
-        raise UserError(
-            "a process that made an artifact was killed (out of memory?); the same command goes on"
-        ) from error
+        raise UserError(f"a process that made an artifact was killed (out of memory?); {AGAIN}") from error
 
 
 def make(context: Context, artifact: Artifact, progress: ProgressCallback) -> Timings:
@@ -164,7 +165,7 @@ def make(context: Context, artifact: Artifact, progress: ProgressCallback) -> Ti
     with listening(context), keeping(context.recipe.keep_states), out_of_memory_told():
         timings = Build(context, artifact, progress)()
     seconds = round(time.perf_counter() - start, 2)
-    # A busy machine stretches seconds, but not those of the processor, so only these compare with another day's run.
+    # A busy machine stretches wall-clock time but not CPU time, so only CPU time can be compared between runs.
     busy = round(time.process_time() - busy, 2)
     about = {"stage": artifact.kind, "artifact": artifact.name, "seed": artifact.seed}
     return [*(timings or ()), {**about, "seconds": seconds, "cpu_seconds": busy}]
@@ -180,7 +181,7 @@ def _make_in_child(context: Context, artifact: Artifact) -> Timings:
 
         require_same_tasks(context.recipe, context.tasks)
         return make(context, artifact, seldom(partial(_tell, artifact.key)))
-    except BaseException as error:  # one that the parent cannot read would look like a process that was killed
+    except BaseException as error:  # an error that the parent cannot unpickle would look like a killed process
         raise portable(error) from None
 
 
@@ -214,7 +215,7 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)  # the parent was killed: its next call must find nobody at work in the run folder
+        os._exit(1)  # the parent was killed, and its next start must not find this process at work in the run folder
 
 
 def silence() -> None:

@@ -1,1 +1,1 @@
-"""Other processes: endpoints that are asked, servers that answer, rollouts elsewhere."""
+"""Work with other processes: clients of model endpoints, servers of trained agents, and rollouts on servers."""

@@ -1,6 +1,6 @@
-"""The parts of this room that runs and the command line find: arms, sections of recipe keys, verbs.
+"""The parts of this package that runs and the command line look up: arms, recipe sections, verbs, report sections.
 
-A part that is slow to import stands behind a function, which imports it when it is needed.
+A part that is slow to import is behind a function, which imports it when it is needed.
 """
 
 from __future__ import annotations

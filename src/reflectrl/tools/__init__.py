@@ -1,1 +1,1 @@
-"""Verbs of the command line beside `run`: play, export, sweep, watch, init, bench."""
+"""Verbs of the command line besides `run`: play, export, sweep, watch, init, bench and others."""

@@ -1,6 +1,6 @@
-"""The parts of this room that runs and the command line find: verbs, options of `run`, and what watches a run.
+"""The parts of this package that runs and the command line look up: verbs, options of `run`, callbacks and checks.
 
-A part that is slow to import stands behind a function, which imports it when it is needed.
+A part that is slow to import is behind a function, which imports it when it is needed.
 """
 
 from __future__ import annotations

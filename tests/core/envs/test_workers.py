@@ -220,7 +220,7 @@ def test_ctrl_c_of_an_environment_stays_one(worlds: Any, dice: EnvPool) -> None:
     ("method", "error", "told"),
     [
         ("unsendable", (AttributeError, RuntimeError, TypeError), "."),
-        ("unreadable", UserError, r"^what an environment answered cannot be read: .*nothing is left of it"),
+        ("unreadable", UserError, r"^the answer of an environment cannot be read: .*nothing is left of it"),
         ("end_of_file", EOFError, "the file ended"),
         ("leave_quietly", UserError, r"^a worker process raised SystemExit: 4$"),
     ],

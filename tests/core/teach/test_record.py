@@ -103,7 +103,7 @@ class TestRecorder:
     def test_a_file_of_something_else_is_left_alone(self, tmp_path: Path, content: str, line: int) -> None:
         path = tmp_path / "notes.txt"
         path.write_text(content, encoding="utf-8")
-        with pytest.raises(UserError, match=f"notes.txt:{line}: no episode of a log"):
+        with pytest.raises(UserError, match=f"notes.txt:{line}: not an episode of a log"):
             Recorder(path)
         assert path.read_text(encoding="utf-8") == content
 
@@ -120,7 +120,7 @@ class TestRecorder:
     def test_one_that_refuses_a_file_lets_go_of_it(self, tmp_path: Path) -> None:
         path = tmp_path / "d.jsonl"
         path.write_text("notes\n", encoding="utf-8")
-        with pytest.raises(UserError, match="no episode of a log"):
+        with pytest.raises(UserError, match="not an episode of a log"):
             Recorder(path)
         path.write_text("", encoding="utf-8")
         with Recorder(path) as recorder:

@@ -80,7 +80,7 @@ class TestReplay:
 
     def test_an_episode_of_another_environment_is_named(self, env: TextEnv) -> None:
         episode = replace(played()[0], task=Task("x", "lamp", {"map": 0}))
-        with pytest.raises(ValueError, match="an episode of 'lamp', and the environment is 'corridor'"):
+        with pytest.raises(ValueError, match="an episode of 'lamp', but the environment is 'corridor'"):
             replayed(env, as_foreign(episode), tasks_of(env))
 
 
@@ -103,7 +103,9 @@ class TestRecorded:
         elsewhere = [replace(episode, provenance={"player": "another"}) for episode in once[:1]]
         twice = write(once + once[:2] + elsewhere, "twice.jsonl")
         assert recorded(env, [twice], seed=0) == parts
-        assert caplog.messages == [f"reflectrl: {twice}: 3 episodes are there before, step for step; each counts once"]
+        assert caplog.messages == [
+            f"reflectrl: {twice}: 3 episodes repeat an earlier one step for step; each counts once"
+        ]
 
     def test_another_play_of_a_task_counts(self, env: TextEnv, write: Any) -> None:
         path = write(played(count=4) + played(count=4, player=RandomPlayer()))
@@ -130,7 +132,7 @@ class TestRecorded:
         [
             (lambda: [], "d.jsonl holds no episodes; record some: reflectrl play ENV --record"),
             (lambda: played(count=1) * 2, "at least two are needed"),
-            (lambda: [*played(), *played("test", 1)], "d.jsonl:7: task 'corridor-full-2000' is of the test tasks"),
+            (lambda: [*played(), *played("test", 1)], "d.jsonl:7: task 'corridor-full-2000' is one of the test tasks"),
             (lambda: played(length=6), "d.jsonl:1: step 1: the environment shows"),
         ],
     )

@@ -152,7 +152,7 @@ def test_without_an_analyst_a_line_names_what_needs_none(tiny: Tiny) -> None:
         teacher = Teacher()
 
     with pytest.raises(
-        UserError, match="hindsight.text is 'analyst', and Mute has no analyst; 'continuations'"
+        UserError, match="hindsight.text is 'analyst', but Mute has no analyst; 'continuations'"
     ) as error:
         analyst_texts(played(Policy(tiny()))[0], Mute())
     assert "\n" not in str(error.value)

@@ -127,7 +127,7 @@ def test_a_damaged_one_is_refused(tiny: Tiny, tmp_path: Path) -> None:
     data = data_of(tiny())
     cached(tmp_path / "kept", data)
     (tmp_path / "kept" / CARD).write_text("{", encoding="utf-8")
-    with pytest.raises(UserError, match=r"reference_cache.json is not what was written there; remove .*kept, and"):
+    with pytest.raises(UserError, match=r"reference_cache.json has changed since it was written; remove .*kept, then"):
         cached(tmp_path / "kept", data)
 
 

@@ -109,7 +109,7 @@ def test_what_cannot_be_is_refused_by_its_key(like: Like, key: str, said: str) -
 
 def test_an_arm_without_a_reflector_is_refused_before_anything_is_made(like: Like) -> None:
     """As a package's own arm might be."""
-    with pytest.raises(UserError, match="'mine' trains a reflector and names none to start from"):
+    with pytest.raises(UserError, match="'mine' trains a reflector but names none to start from"):
         trained_pair(reflector_rl, "mine", Plan(like(), 0), reflector=None)
 
 

@@ -98,7 +98,7 @@ def test_a_run_learns_from_it_within_the_budget_and_asks_nothing_twice(
     [
         ('group = 2, baseline = "dr-grpo", ', "", "set rl.group to at least 2"),
         ('base_url = "URL", ', "", "endpoint.base_url is missing"),
-        ("judge =", 'rollouts = {servers = ["http://127.0.0.1:9/v1"]}\njudge =', "does not go with [rollouts]"),
+        ("judge =", 'rollouts = {servers = ["http://127.0.0.1:9/v1"]}\njudge =', "cannot be combined with [rollouts]"),
     ],
 )
 def test_what_does_not_go_with_a_judge_is_one_line(tmp_path: Path, capsys: Any, old: str, new: str, said: str) -> None:

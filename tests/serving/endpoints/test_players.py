@@ -208,7 +208,7 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
     from reflectrl.runs.arms import select_arms
 
     found = recipe(tmp_path, "players.sft.style = 'act'\n")
-    with pytest.raises(UserError, match="name of another arm already"):
+    with pytest.raises(UserError, match="is already the name of an arm"):
         select_arms(["sft"], found)
 
 

@@ -69,7 +69,7 @@ USER = {"role": "user", "content": "Here.\nActions:\n- go\n"}
     [
         ({"messages": []}, "messages", "at least 1"),
         ({"messages": [{"role": "user", "content": "Where to?"}]}, "messages.0.content", "lists no actions"),
-        ({"messages": [{"role": "user", "content": "Actions:\nnorth"}]}, "messages.0.content", "'north' is no action"),
+        ({"messages": [{"role": "user", "content": "Actions:\nnorth"}]}, "messages.0.content", "is not an action"),
         ({"messages": [{"role": "user", "content": "Actions:\n"}]}, "messages.0.content", "1 to 1000 actions, not 0"),
         ({"messages": [{"role": "user", "content": "Actions:\n- \x1b[2J"}]}, "messages.0.content", "printable"),
         ({"messages": [USER, {"role": "assistant", "content": "go"}]}, "messages.1.role", "must be the user's"),

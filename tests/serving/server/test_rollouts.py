@@ -203,9 +203,9 @@ def misnumbered(choice: dict[str, Any]) -> None:
     [
         (silent, False, "returned no log-probabilities"),
         (silent, True, "returned texts without log-probabilities"),
-        (strange, False, "the log-probability of none of the labels"),
-        (unlike, False, "compute another model than this run's"),
-        (broken, False, "log-probabilities that are no numbers"),
+        (strange, False, "no log-probability of any label"),
+        (unlike, False, "a model that differs from this run's"),
+        (broken, False, "log-probabilities that are not numbers"),
         (misnumbered, False, "the answer is not 3 completions"),
     ],
 )
@@ -363,8 +363,8 @@ def test_texts_are_drawn_again_with_the_same_seed_and_keep_to_what_is_allowed(lo
         ("/completions", {"prompt": "a" * 100_000}, 400, "does not fit the context of 128"),
         ("/completions", b"[" * 200_000, 400, "recursion limit"),
         ("/load_lora_adapter", {"lora_name": "new", "lora_path": "/etc"}, 400, "weights are loaded from below"),
-        ("/load_lora_adapter", {"lora_name": "new", "lora_path": "a\0b"}, 400, "that is no path"),
-        ("/load_lora_adapter", {"lora_name": "new", "lora_path": "a" * 999}, 400, "that is no path"),
+        ("/load_lora_adapter", {"lora_name": "new", "lora_path": "a\0b"}, 400, "not a path"),
+        ("/load_lora_adapter", {"lora_name": "new", "lora_path": "a" * 999}, 400, "not a path"),
         ("/unload_lora_adapter", {"lora_name": "other"}, 404, "not loaded"),
         ("/chat/completions", {}, 404, "Not Found"),
     ],

@@ -263,14 +263,14 @@ def test_a_fuzzer_finds_no_answer_that_the_schema_does_not_have(server: Served, 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--host", "0.0.0.0"], "--host 0.0.0.0: others could reach it; say which variable holds a token"),
+        (["--host", "0.0.0.0"], "--host 0.0.0.0: others could reach it; name the variable that holds a token"),
         (["--host", ""], "others could reach it"),
         (["--host", "example.invalid"], "others could reach it"),
         (["--token-env", "NO_SUCH"], "--token-env NO_SUCH: it must hold a token of 8 or more"),
         (["--port", "70000"], "--port must be from 0 to 65535, not 70000"),
         (["--timeout", "0"], "--timeout is above 0"),
         (["--prot", "1"], "unknown option '--prot' (did you mean '--port'?)"),
-        (["--port", "BUSY"], "cannot be listened at: Address already in use"),
+        (["--port", "BUSY"], "cannot listen there: Address already in use"),
     ],
 )
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], options: list[str], said: str) -> None:
@@ -283,7 +283,7 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], options: list
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["no-such-run"], "no-such-run is no run folder"), (["RUN", "--arm", "random"], "plays without a model"),
+    [(["no-such-run"], "no-such-run is not a run folder"), (["RUN", "--arm", "random"], "plays without a model"),
      (["RUN", "--arm", "reflect-rl"], "is not trained yet"), (["RUN", "--arm", "sfft"], "did you mean 'sft'")],
 )  # fmt: skip
 def test_what_cannot_be_served(capsys: pytest.CaptureFixture[str], trained: Path, words: list[str], said: str) -> None:

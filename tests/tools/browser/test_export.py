@@ -72,10 +72,10 @@ def test_what_cannot_be_exported(
 def test_nothing_else_is_overwritten(lake: Lake, exporter: None, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "diary.txt").write_text("dear diary", encoding="utf-8")
     assert main(["export-browser", str(lake("gpt2")), "--arm", "sft", "--out", str(tmp_path)]) == 2
-    assert "is no exported page" in capsys.readouterr().err
+    assert "is not an exported page" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["diary.txt"]
     assert main(["export-browser", str(tmp_path), "--out", str(tmp_path / "page")]) == 2
-    assert "no run folder" in capsys.readouterr().err
+    assert "not a run folder" in capsys.readouterr().err
 
 
 def test_players_that_a_page_cannot_be(lake: Lake) -> None:
@@ -119,7 +119,7 @@ def test_files_are_fetched_once_and_others_are_refused(
     monkeypatch.setenv("REFLECTRL_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("PATH", npm(tmp_path / "bin", f'echo "$2" >> {log}; cp {tmp_path / "all.tgz"} "$4"'))
     for _ in range(2):
-        with pytest.raises(UserError, match="is not the file that was expected; remove it, and get it by: npm install"):
+        with pytest.raises(UserError, match="is not the expected file; remove it, and get it with: npm install"):
             find_runtime()
     asked = [f"{name}@{version}" for name, version in PACKAGES.items()]
     assert log.read_text(encoding="utf-8").split() == asked

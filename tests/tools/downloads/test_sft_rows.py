@@ -52,6 +52,6 @@ def test_actions_may_be_written_out(log: Path, tmp_path: Path) -> None:
 def test_what_is_no_row_is_named(tmp_path: Path, capsys) -> None:
     (tmp_path / "sft.jsonl").write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n')
     assert main(["data", "sft", "--to", str(tmp_path)]) == 2
-    assert "sft.jsonl:2: no row of prompt and completion" in capsys.readouterr().err
+    assert "sft.jsonl:2: not a row of prompt and completion" in capsys.readouterr().err
     assert main(["data", "sft", "--from", str(tmp_path), "--to", str(tmp_path)]) == 2
     assert "no teaching episodes there" in capsys.readouterr().err

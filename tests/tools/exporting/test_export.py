@@ -150,7 +150,7 @@ def test_pushing_puts_the_folder_with_a_model_card_on_the_hub(
     for row in read_card(tmp_path / "agent").figures:
         assert f"{row['success']:.3f} | {row['low']:.3f} | {row['high']:.3f}" in card
     assert 'license: "apache-2.0"' in card and "3 teaching episodes by the environment's own teacher" in card
-    assert "[sft]" in card and "It was trained from a model that lay in a folder" in card
+    assert "[sft]" in card and "It was trained from a model in a local folder" in card
     read = [base64.b64decode(one["content"]) for one in sent.values() if one.get("content")]
     assert len(read) > 5 and not [text for text in read if str(ran.parent.parent).encode() in text], "no paths of ours"
 

@@ -126,16 +126,19 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
         "names a file outside its folder",
     ),
     "an index of numbers": (lambda d: sharded(d, 5), "names a file outside its folder"),  # type: ignore[arg-type]
-    "weights that are a pipe": (lambda d: pipe(d / WEIGHTS), "is no regular file"),
-    "weights that are a device": (lambda d: link(d / WEIGHTS, "/dev/zero"), "is no regular file"),
-    "a configuration that is a pipe": (lambda d: pipe(d / "policy/config.json"), "is no regular file"),
-    "a configuration that is a device": (lambda d: link(d / "policy/config.json", "/dev/zero"), "is no regular file"),
-    "a tokenizer that is a pipe": (lambda d: pipe(d / "policy/tokenizer.json"), "is no regular file"),
+    "weights that are a pipe": (lambda d: pipe(d / WEIGHTS), "is not a regular file"),
+    "weights that are a device": (lambda d: link(d / WEIGHTS, "/dev/zero"), "is not a regular file"),
+    "a configuration that is a pipe": (lambda d: pipe(d / "policy/config.json"), "is not a regular file"),
+    "a configuration that is a device": (
+        lambda d: link(d / "policy/config.json", "/dev/zero"),
+        "is not a regular file",
+    ),
+    "a tokenizer that is a pipe": (lambda d: pipe(d / "policy/tokenizer.json"), "is not a regular file"),
     "settings of a tokenizer that are a pipe": (
         lambda d: pipe(d / "policy/tokenizer_config.json"),
-        "is no regular file",
+        "is not a regular file",
     ),
-    "a card that is a pipe": (lambda d: pipe(d / "agent.json"), "agent.json cannot be read: it is no regular file"),
+    "a card that is a pipe": (lambda d: pipe(d / "agent.json"), "agent.json cannot be read: it is not a regular file"),
     "a card of another schema": (lambda d: say(d / "agent.json", schema=9), "is not of schema 1"),
     "a card with a negative context": (
         lambda d: say(d / "agent.json", play={"context": -5}),
@@ -218,11 +221,11 @@ ADAPTERS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "an adapter whose weights are a pipe": (
         lambda d: pipe(d / "policy/adapter_model.safetensors"),
-        "is no regular file",
+        "is not a regular file",
     ),
     "an adapter that says so of itself through a pipe": (
         lambda d: pipe(d / "policy/adapter_config.json"),
-        "is no regular file",
+        "is not a regular file",
     ),
     "an adapter on weights of one foreign tensor": (
         lambda d: save_file({"x": torch.zeros(1)}, d / "base/model.safetensors", {"format": "pt"}),

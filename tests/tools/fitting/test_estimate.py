@@ -144,8 +144,8 @@ def test_a_dry_run_names_settings_with_which_long_texts_would_fit(tiny_folder: C
     assert need is not None and thrifty is not None and need.least.peak < thrifty.peak < need.peak
     assert "too little" not in note(made, need.peak)
     said = note(made, thrifty.peak)
-    assert "too little for texts so long; with model.gradient_checkpointing=true it needs" in said
-    assert note(made, 1.0).endswith("too little for texts so long; set a smaller model.context")
+    assert "too little for texts of that length; with model.gradient_checkpointing=true it needs" in said
+    assert note(made, 1.0).endswith("too little for texts of that length; set a smaller model.context")
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ class TestTold:
     @pytest.mark.parametrize(
         ("line", "problem"),
         [
-            ("{", "no JSON"),
+            ("{", "not JSON"),
             ("[1]", "an episode must be an object"),
             ('{"task": "a"}', "'steps' is missing"),
             ('{"task": "a", "steps": []}', "'steps' is empty"),
@@ -73,10 +73,10 @@ class TestTold:
             ({**WHOLE, "steps": [{**STEP, "action": True}]}, "'action' must be an index or a text"),
             ({**WHOLE, "steps": [{**STEP, "action": 2}]}, "'action' is 2, and there are actions 0 to 1"),
             ({**WHOLE, "steps": [{**STEP, "action": "fly"}]}, "'action' 'fly' is not among 'actions'"),
-            ({**WHOLE, "steps": [{**STEP, "actions": ["on", "on"]}]}, "'actions' has one of them twice"),
+            ({**WHOLE, "steps": [{**STEP, "actions": ["on", "on"]}]}, "'actions' lists an action twice"),
             ({**WHOLE, "steps": [{**STEP, "actions": "on"}]}, "'actions' must be a list"),
             ({**WHOLE, "steps": [{**STEP, "reward": "1"}]}, "'reward' must be a finite number"),
-            (json.dumps({**WHOLE, "steps": [{**STEP, "reward": float("inf")}]}), "Infinity is not a number of JSON"),
+            (json.dumps({**WHOLE, "steps": [{**STEP, "reward": float("inf")}]}), "Infinity is not a valid JSON number"),
             ({**WHOLE, "steps": [{**STEP, "observation": 3}]}, "'observation' must be text"),
             ({**WHOLE, "steps": [{**STEP, "observation": "\ud800"}]}, "text that UTF-8 cannot hold"),
             (
@@ -151,7 +151,7 @@ class TestReplay:
             (lambda e: e["steps"][1].update(action="fly"), "step 2: action 'fly' is not legal"),
             (lambda e: e["steps"][1].update(reward=7), "step 2: the environment pays"),
             (lambda e: e["steps"][1].update(actions=["left", "fly"], action="left"), "step 2: the legal actions are"),
-            (lambda e: e["steps"].pop(), "'success' is true, and the environment says the opposite"),
+            (lambda e: e["steps"].pop(), "'success' is true, but the environment says the opposite"),
             (lambda e: [e["steps"].pop(), e.pop("success")], "the episode is not over"),
             (lambda e: e["steps"].append({"action": 0}), "the episode is over after step"),
             (lambda e: e.update(task="corridor-9"), "has no task 'corridor-9'"),

@@ -35,7 +35,7 @@ class TestImport:
     def test_one_wrong_line_and_nothing_is_written(self, theirs: Path, capsys: Any) -> None:
         theirs.write_text(theirs.read_text(encoding="utf-8") + '{"task": "x"', encoding="utf-8")
         assert main(["import-episodes", str(theirs), "--env", "corridor", "--out", "d.jsonl"]) == 2
-        assert f"{theirs}:4: half-written line: no JSON" in capsys.readouterr().err
+        assert f"{theirs}:4: half-written line: not JSON" in capsys.readouterr().err
         assert not Path("d.jsonl").exists()
 
     @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ class TestImport:
             (["theirs.jsonl", "--out", "d.jsonl"], "theirs.jsonl:1: 'task' names no environment"),
             (["theirs.jsonl", "--out", "d.jsonl", "--length", "9"], "unknown option '--length'"),
             (["theirs.jsonl", "--out", "d.jsonl", "--env", "corridor", "--length", "9"], "theirs.jsonl:1: step 1"),
-            (["theirs.jsonl", "--out", "notes.txt", "--env", "corridor"], "notes.txt:1: no episode of a log"),
+            (["theirs.jsonl", "--out", "notes.txt", "--env", "corridor"], "notes.txt:1: not an episode of a log"),
         ],
     )
     def test_mistakes_are_one_line(self, theirs: Path, capsys: Any, words: list[str], problem: str) -> None:

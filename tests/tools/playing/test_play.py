@@ -118,5 +118,5 @@ def test_ctrl_c_is_one_line(plugin: Path, tmp_path: Path) -> None:
             pass
         time.sleep(0.5)  # a signal between the prompt and the read is noticed only with the next key
         process.send_signal(signal.SIGINT)
-        assert process.stderr.read() == "reflectrl: interrupted; the same command goes on\n"
+        assert process.stderr.read() == "reflectrl: interrupted; run the same command again to continue\n"
         assert process.wait(20) == 130

@@ -142,7 +142,7 @@ def test_a_player_is_recorded_with_its_analysts_words(typed: Typed) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["corridor", "--record", "notes.txt"], "notes.txt:1: no episode of a log"),
+        (["corridor", "--record", "notes.txt"], "notes.txt:1: not an episode of a log"),
         (["corridor", "--record", "absent/d.jsonl"], "absent/d.jsonl: No such file"),
         (["corridor", "--record", "d.jsonl", "--train", "1"], "has an episode of each of the 1 tasks already"),
         (["corridor", "--record", "d.jsonl", "--episodes", "0"], "--episodes must be at least 1"),
@@ -194,7 +194,8 @@ def test_ctrl_c_loses_no_finished_episode(tmp_path: Path) -> None:
         time.sleep(0.5)  # a signal between the prompt and the read is noticed only with the next key
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
-        assert process.stderr.read().endswith(b"reflectrl: interrupted; the same command goes on\n")  # after prompts
+        # After prompts.
+        assert process.stderr.read().endswith(b"reflectrl: interrupted; run the same command again to continue\n")
         assert process.wait(20) == 130
         os.close(ours)
     assert [episode.success for episode in recorded()] == [True]

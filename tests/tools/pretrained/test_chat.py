@@ -140,7 +140,7 @@ def test_what_opens_all_prompts_is_read_once(lm: LanguageModel, drawing: str) ->
 def test_what_does_not_fit_beside_the_system_prompt_is_refused(instruct: Path) -> None:
     lm = replace(loaded(instruct), context=60)
     with pytest.raises(
-        UserError, match=r"tokens of observation and 8 to be written do not fit beside \d+ of the system"
+        UserError, match=r"tokens of observation and 8 to be written, after a system prompt of \d+, do not fit"
     ):
         tokenize(lm, reflector_prompt(rooms(1)[0]), reserve=8)
 

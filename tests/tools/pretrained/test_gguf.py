@@ -121,7 +121,7 @@ def test_a_file_is_converted_once_and_what_was_made_of_it_is_checked(
     content = bytearray(weights_file.read_bytes())
     content[-1] ^= 1
     weights_file.write_bytes(content)
-    with pytest.raises(UserError, match="is not what was written there"):
+    with pytest.raises(UserError, match="has changed since it was written"):
         find_model(str(tmp_path / "moved" / "other.gguf"))
 
 
@@ -159,7 +159,7 @@ LLAMA = ARCHITECTURE + struct.pack("<I", 8) + text("llama")
 @pytest.mark.parametrize(
     ("content", "about"),
     [
-        (header(0, 1, LLAMA), "describes a far larger model than its weights are"),
+        (header(0, 1, LLAMA), "describes a far larger model than its weights"),
         (header(0, 2, LLAMA, text("llama.block_count"), struct.pack("<II", 4, 2**31)), "no model has so many"),
         (header(0, 1, ARCHITECTURE, struct.pack("<IIQ", 9, 4, 2**60)), "the file ends within its header"),
         (header(0, 1, ARCHITECTURE, struct.pack("<IIQ", 9, 9, 2**60)), "the file ends within its header"),
@@ -205,7 +205,7 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path, command: Command) -
         ("cut.gguf", "this GGUF file cannot be read"),
         ("odd.gguf", "this GGUF file cannot be read: .*mamba3"),
         ("short.gguf", "this GGUF file cannot be read"),
-        ("text.gguf", "is no GGUF file"),
+        ("text.gguf", "is not a GGUF file"),
         ("none.gguf", "there is no such GGUF file"),
         ("spoilt.gguf", "this GGUF file cannot be read: .*not finite numbers"),
     ):

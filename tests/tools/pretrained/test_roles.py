@@ -88,7 +88,7 @@ def test_the_command_line_goes_on_from_a_run(
     assert main(["run", "next.toml", "--dry-run", "--load", str(tmp_path)]) == 2
     assert "is neither a run folder nor an exported agent" in capsys.readouterr().err
     assert main(["run", "next.toml", "--dry-run", "--load-arm", "sft"]) == 2
-    assert "--load-arm names an arm of the run that --load names" in capsys.readouterr().err
+    assert "--load-arm needs --load RUN: it names an arm of that run" in capsys.readouterr().err
 
 
 def test_an_arm_that_is_not_trained_is_named(adapted: tuple[Recipe, Path]) -> None:

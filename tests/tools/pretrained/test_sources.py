@@ -78,7 +78,7 @@ def test_a_folder_without_weights_is_named(refused: Refused, instruct: Path, tmp
 def test_damaged_weights_are_named(refused: Refused, instruct: Path, tmp_path: Path) -> None:
     shutil.copytree(instruct, tmp_path / "broken")
     (tmp_path / "broken" / "model.safetensors").write_bytes(b"\xff" * 40)
-    assert "broken/model.safetensors is no safetensors file" in refused("broken")
+    assert "broken/model.safetensors is not a safetensors file" in refused("broken")
 
 
 def test_weights_that_do_not_fit_are_named_before_teaching(refused: Refused, instruct: Path, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_model_with_a_pipe_is_refused_before_teaching(refused: Refused, instru
     folder = Path(shutil.copytree(instruct, tmp_path / "piped"))
     (folder / "model.safetensors").unlink()
     os.mkfifo(folder / "model.safetensors")
-    assert refused("piped").endswith("piped/model.safetensors is no regular file")
+    assert refused("piped").endswith("piped/model.safetensors is not a regular file")
 
 
 @pytest.mark.parametrize(("template", "about"), TEMPLATES.items())

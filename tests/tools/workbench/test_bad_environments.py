@@ -139,13 +139,13 @@ def test_tasks_that_differ_between_processes(here: Path, said: Callable[..., str
     assert "tasks are the same in every process" in line
     words = (*RUN, "--env.fault", "tasks of this process", "--arms", "random")
     assert command(*words).returncode == 0
-    assert "lists others than when the run began" in said(*words)
+    assert "its tasks are not those with which the run began" in said(*words)
 
 
 def test_a_process_of_a_run_refuses_other_tasks() -> None:
     recipe = Recipe(env={"name": "frozenlake"})
     require_same_tasks(recipe, digest_of_tasks(make(recipe.env)))
-    with pytest.raises(UserError, match="environment 'frozenlake': tasks are the same in every process"):
+    with pytest.raises(UserError, match="environment 'frozenlake': its tasks are not those"):
         require_same_tasks(recipe, digest_of_tasks(make({"name": "taxi"})))
 
 

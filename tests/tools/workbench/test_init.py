@@ -110,15 +110,15 @@ class TestInit:
     @pytest.mark.parametrize(
         ("name", "about"),
         [
-            ("my-env", "'my-env' is no name of a Python package"),
-            ("3d", "is no name of a Python package"),
-            ("class", "is no name of a Python package"),
-            ("_hidden", "is no name of a Python package"),
-            ("../up", "is no name of a Python package"),
-            ("json", "'json' is the name of something that is installed"),
-            ("corridor", "'corridor' is the name of something that is installed"),
-            ("task", "would call its class Task"),
-            ("text_env", "would call its class TextEnv"),
+            ("my-env", "'my-env' is not a valid package name"),
+            ("3d", "is not a valid package name"),
+            ("class", "is not a valid package name"),
+            ("_hidden", "is not a valid package name"),
+            ("../up", "is not a valid package name"),
+            ("json", "'json' is the name of an installed module or recipe"),
+            ("corridor", "'corridor' is the name of an installed module or recipe"),
+            ("task", "would name its class Task"),
+            ("text_env", "would name its class TextEnv"),
         ],
     )
     def test_a_name_that_cannot_be_is_refused(self, here: Path, capsys: Any, name: str, about: str) -> None:
@@ -127,10 +127,10 @@ class TestInit:
 
     def test_nothing_is_overwritten(self, project: Path, capsys: Any) -> None:
         (project / "__init__.py").write_text("mine", encoding="utf-8")
-        assert "parcels is there already; nothing was written" in refused(capsys, "init", "parcels")
+        assert "parcels already exists; nothing was written" in refused(capsys, "init", "parcels")
         assert (project / "__init__.py").read_text(encoding="utf-8") == "mine"
         Path("lone.py").touch()
-        assert "lone.py is there already" in refused(capsys, "init", "lone")
+        assert "lone.py already exists" in refused(capsys, "init", "lone")
 
     def test_a_folder_that_cannot_be_written(self, here: Path, capsys: Any, monkeypatch: Any) -> None:
         gone = here / "gone"

@@ -202,7 +202,7 @@ class TestSuccessByReward:
         recipe += 'name = "reflectrl.core.envs.adapter:GymTextEnv"\nid = "FrozenLake-v1"\n'
         (here / "shown.toml").write_text(recipe + 'actions = ["left", "down", "right", "up"]\n', encoding="utf-8")
         line = refused(capsys, "run", "shown.toml")
-        assert "nothing to imitate (success is where the episode ends with a reward above 0" in line
+        assert "nothing to imitate (success means that the episode ends with a reward above 0" in line
 
 
 class TestTasksThatBeginAlike:

@@ -205,7 +205,7 @@ class TestDownload:
 
     def test_a_page_in_place_of_the_archive_is_thrown_away(self, server: Any, store: Path, capsys: Any) -> None:
         server.files["/traj_data.json.zip"] = b"<html>please log in</html>"
-        assert "gave no archive of games" in refused(capsys, *addresses(server))
+        assert "is not an archive of games" in refused(capsys, *addresses(server))
         assert not store.exists()
 
     def test_nobody_answers(self, server: Any, store: Path, capsys: Any) -> None:

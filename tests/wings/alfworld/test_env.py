@@ -194,7 +194,7 @@ class TestPlaying:
         assert "\nLeft for apple: cabinet 1, countertop 1, fridge 1, microwave 1, ...\n" in without.state()
         assert with_prior.legal_actions()[with_prior.teacher.expert_action(with_prior)] == "go to sidetable 1"
         assert without.legal_actions()[without.teacher.expert_action(without)] == "go to cabinet 1"
-        with pytest.raises(UserError, match="status must be on"):
+        with pytest.raises(UserError, match="guide = true needs status"):
             AlfworldEnv(games=store, guide=True, status=False)
 
     def test_short_recall_shows_the_last_commands_and_the_status_instead_of_the_whole_text(self, store: str) -> None:

@@ -179,7 +179,7 @@ class TestDownload:
 
     def test_no_index_at_all(self, server: Any, store: Path, capsys: Any) -> None:
         server.json = "broken"
-        assert "is no page of a package index" in refused(capsys, "--download", "--index", address(server))
+        assert "is not a page of a package index" in refused(capsys, "--download", "--index", address(server))
 
 
 class TestFolders:

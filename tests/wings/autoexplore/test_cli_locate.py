@@ -43,7 +43,7 @@ def test_search_may_be_asked_for_and_takes_no_walk(repo: Path, capsys: Any) -> N
     assert main(["locate", QUESTION, "--search", "--repo", str(repo)]) == 0
     assert capsys.readouterr().err.startswith("reflectrl: this is a learned search")
     assert main(["locate", QUESTION, "--trace", "--repo", str(repo)]) == 0
-    assert "takes no walk to be traced" in capsys.readouterr().err
+    assert "--trace shows nothing" in capsys.readouterr().err
 
 
 def test_json_is_all_that_is_on_stdout(repo: Path, capsys: Any) -> None:
@@ -84,7 +84,7 @@ def test_questions_of_a_file_are_answered_line_by_line(repo: Path, tmp_path: Pat
 def test_mistakes_in_a_file_of_questions_name_the_line(repo: Path, tmp_path: Path, capsys: Any) -> None:
     asked = tmp_path / "asked.jsonl"
     for line, about in (
-        ("{", "line 2: no JSON"),
+        ("{", "line 2: not valid JSON"),
         ("[]", "line 2: expected an object"),
         ('{"question": "is it?"}', "line 2: "),
     ):
@@ -137,7 +137,7 @@ def test_hostile_names_and_contents_send_nothing_to_the_terminal(repo: Path, cap
     assert main(["locate", "retry", "--json", "--repo", str(repo)]) == 0
     out, err = capsys.readouterr()
     assert all(character == "\n" or character.isprintable() for character in out + err)
-    assert '"; touch retry":1' in out and "read as Latin-1, for they are not UTF-8" in err
+    assert '"; touch retry":1' in out and "read as Latin-1, because they are not UTF-8" in err
 
 
 def test_hostile_hits_are_printed_with_escapes() -> None:

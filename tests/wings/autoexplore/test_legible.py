@@ -64,7 +64,7 @@ def test_files_that_are_not_searched_to_their_ends_are_named(tmp_path: Path, cap
         (tmp_path / f"{name}.txt").write_text(f"{long}thermostat\n", encoding="utf-8")
     found, said = located(capsys, tmp_path, "where is the thermostat?")
     assert found == []
-    assert said[1] == "reflectrl: a.txt, b.txt, c.txt and 1 more: searched only in part, for they are long"
+    assert said[1] == "reflectrl: a.txt, b.txt, c.txt and 1 more: searched only in part, because they are long"
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,9 @@ def test_what_is_not_there_is_said(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("{", ":2: no JSON"),
+        ("{", ":2: not valid JSON"),
         ("[]", ":2: no question"),
-        ("{}", ":2: no question: it has no 'gold'"),
+        ("{}", ":2: not a question: it has no 'gold'"),
         (json.dumps(LINE | {"gold": []}), "no gold file"),
         (json.dumps(LINE | {"gold": "a.py"}), ":2: no question"),
         (json.dumps(LINE | {"gold": [3]}), "not texts"),

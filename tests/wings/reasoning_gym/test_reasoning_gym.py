@@ -73,7 +73,7 @@ def test_whatever_is_written_is_worth_something_between_0_and_1(answer):
 
 
 def test_a_question_that_another_version_made_is_refused():
-    with pytest.raises(UserError, match="another one in the version that is installed"):
+    with pytest.raises(UserError, match="a different one in the installed version"):
         score(ORIGIN, "What is 2 + 2?\nAnswer:", "4")
 
 
@@ -85,7 +85,7 @@ def test_a_sample_that_names_no_question_is_refused(meta):
 
 def test_nothing_that_a_model_wrote_is_run():
     for name in ("spiral_matrix", "n_queens", "countdown", "simple_integration"):
-        with pytest.raises(UserError, match="judges answers by running them as code"):
+        with pytest.raises(UserError, match="scores answers by running them as code"):
             dataset(name, {}, 0)
 
 
@@ -102,7 +102,7 @@ def test_splits_begin_far_from_each_other():
     ("words", "message"),
     [
         (["--dataset", "spel_backward"], "did you mean 'spell_backward'"),
-        (["--settings", "{"], "--settings is no JSON"),
+        (["--settings", "{"], "--settings is not valid JSON"),
         (["--settings", "3"], "a JSON object"),
         (["--settings", '{"word": 3}'], "unexpected keyword argument 'word'"),
         (["--train", "0"], "at least 1"),

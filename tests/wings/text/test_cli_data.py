@@ -79,7 +79,7 @@ class TestFamilies:
 
     def test_what_is_left_out_and_ties_are_counted(self, capsys: Any) -> None:
         out = said(capsys, "hha", "--from", FIXTURES / "hha", FIXTURES / "hha_rows")
-        assert "ties: 1 records whose answers have one reward (kept)" in out
+        assert "ties: 1 records whose answers have the same reward (kept)" in out
         assert re.search(r"left out: 1 rows, dialogues that differ before their last turn \(.*train.jsonl:6\)", out)
 
 

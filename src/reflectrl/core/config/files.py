@@ -20,7 +20,7 @@ from reflectrl.core.types import UserError
 LONGEST = 2**20
 """Longest recipe, in characters."""
 PARTS = 100
-"""Largest number of parts of a key such as `rl.curriculum.name`."""
+"""Largest number of parts of a dotted key. `env.settings.size` has three."""
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:\s*+\.\s*+{_PART}){{{PARTS}}}")
 
@@ -37,11 +37,11 @@ def load_recipe(path: str | Path, overrides: Overrides = (), trust: bool = False
 
     Args:
         path: the file; a text or a `Path`.
-        overrides: values that replace the file's. Whatever they name needs no trust.
-        trust: allow the file to name code, addresses and secrets (see `trust.py`), now and from now on.
+        overrides: values that replace the file's. What they name needs no trust.
+        trust: allow the file to name code, addresses and secrets (see `trust.py`), now and in the future.
 
     Raises:
-        UserError: the file is missing or no TOML, a key is unknown, a value has the wrong type or range, or the file
+        UserError: the file is missing or not TOML, a key is unknown, a value has the wrong type or range, or the file
             names code, an address or a secret that is neither named in the overrides nor trusted by the user.
     """
     recipe, data = _read(Path(path), overrides)
@@ -55,7 +55,7 @@ def read_recipe(path: str | Path, overrides: Overrides = ()) -> Recipe:
     """Read a recipe for display only. Do not run it: it may name code and addresses that the user has not trusted.
 
     Raises:
-        UserError: as `load_recipe`, except that nothing needs trust.
+        UserError: as in `load_recipe`, except that nothing needs trust.
     """
     return _read(Path(path), overrides)[0]
 
@@ -73,7 +73,7 @@ def _read(path: Path, overrides: Overrides) -> tuple[Recipe, dict[str, Any]]:
     try:
         return from_dict(Recipe, merged, where=str(path)), merged
     except UserError:
-        from_dict(Recipe, data, where=str(path))  # blames the file where it is wrong by itself
+        from_dict(Recipe, data, where=str(path))  # raises, naming the file, if the file is wrong without the overrides
         return from_dict(Recipe, merged, where="the command line" if is_typed() else "the given settings"), merged
 
 

@@ -1,4 +1,4 @@
-"""Folders and files that a user names: the place of data, atomic writes, locks, and refusal of links.
+"""Folders and files that a user names: where data is kept, atomic writes, locks, and refusal of links.
 
 Nothing is written through links that lead elsewhere.
 """
@@ -37,7 +37,7 @@ def require_writable(folder: Path, complaint: str) -> None:
     probe = folder / ".writable"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe.unlink(missing_ok=True)  # what an earlier try may have left, be it a link
+        probe.unlink(missing_ok=True)  # a leftover of an earlier try, which may be a link
         probe.touch(exist_ok=False)
         probe.unlink()
     except (OSError, ValueError) as error:
@@ -115,7 +115,7 @@ def read_regular(path: Path) -> bytes:
         OSError: it cannot be read, or is a pipe or a device, whose end might never come.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return path.read_bytes()
 
 
@@ -148,5 +148,5 @@ def refuse_links(folder: Path) -> None:
             if path.is_symlink():
                 raise UserError(
                     f"{folder} holds a link: {path.relative_to(folder)} -> {path.readlink()}; nothing is written where"
-                    " links may lead elsewhere, so remove it, or put what it leads to in its place"
+                    " links may lead elsewhere, so remove it, or replace it by what it points to"
                 )

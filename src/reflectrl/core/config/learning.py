@@ -79,8 +79,9 @@ class SFTConfig:
     """Share of the policy's rows whose reflection is left out, so that the policy also learns to read the state. Useful
     if the reflector will often be wrong, or sometimes silent (`rl.reflect_probability`)."""
     distinct_reflections: bool = False
-    """Train the reflector once per pass on each prompt with its reflection, however often the two occur in the
-    episodes. Useful where one text is right in most states, or where all states of an episode have the same one."""
+    """Train the reflector on each distinct pair of prompt and reflection once per epoch, however often the pair occurs
+    in the episodes. Useful where one text is right in most states, or where an episode has the same text in all
+    states."""
     batch_size: Count = 32
     """Rows per optimiser step."""
     by_episode: bool = False
@@ -107,8 +108,8 @@ class SFTConfig:
     eval_every: Count = 200
     """Optimiser steps between evaluations on validation rows."""
     eval_epochs: Natural = 20
-    """Passes over the training rows after which an evaluation is due, if `eval_every` steps take longer. With few
-    demonstrations, the best weights come early, and `patience` counts evaluations. 0 leaves it to `eval_every`."""
+    """Epochs after which to evaluate if that comes before `eval_every` steps. With few demonstrations, the best weights
+    come early, and `patience` counts evaluations. 0 evaluates every `eval_every` steps only."""
     eval_rows: Count = 256
     """Validation rows per evaluation, spread evenly over all rows."""
     patience: Count = 5
@@ -196,9 +197,9 @@ class RLConfig:
     critic_every: Count = 1
     """Number of updates per update of the critic. Above 1, the critic keeps its weights in the updates between."""
     hold: Natural = 20
-    """Guard of a policy that imitation has taught, with a critic as the baseline: number of updates over which
-    `hold_kl` falls to nothing, after a warm-up of the critic (`hold_warmup`). 0 turns the guard off, and with it
-    `hold_warmup` and `hold_lr`."""
+    """Number of updates over which `hold_kl` falls to 0, after a warm-up of the critic (`hold_warmup`). This protects a
+    policy that was taught by imitation while its critic is still inaccurate (baseline "critic" only). 0 turns it off,
+    together with `hold_warmup` and `hold_lr`."""
     hold_warmup: Natural = 5
     """Smallest `critic_warmup` after imitation (`hold`)."""
     hold_kl: NonNegative = 0.5
@@ -282,7 +283,7 @@ class RLConfig:
     """Weight of potential-based shaping: the potential of having reached all milestones and subgoals of the
     environment. It is never part of the reported reward."""
     milestone_at_horizon: Literal["lost", "kept"] = "lost"
-    """Treatment of the potential when the horizon ends an episode. "lost": shaping does not change the best policy, and
+    """Treatment of the potential when the horizon ends an episode. "lost": shaping does not change the best policy, but
     only a critic learns faster with it. "kept": shaping helps with every baseline, as long as milestones are worth less
     than winning. A critic estimates what would have followed the horizon, so with one the potential is always kept."""
     count_coef: NonNegative = 0.0
@@ -290,22 +291,22 @@ class RLConfig:
     part of the reported reward."""
     own_wins: Natural = 0
     """Number of training tasks for which a search in the environment looks for a win to imitate before RL
-    ([exploration.md](exploration.md)), if the policy is untrained or was shown recorded episodes. 0 turns this off;
-    where luck decides what an action does, or chance wins half of the episodes, nothing is searched."""
+    ([exploration.md](exploration.md)), if the policy is untrained or has imitated recorded episodes only. There is no
+    search if the effects of actions are random, or if random play wins half of its episodes. 0 turns this off."""
     own_wins_steps: Count = 200_000
-    """Environment steps after which that search ends. A single task gets a tenth of them at most."""
+    """Environment steps after which the search for wins ends. A single task gets a tenth of them at most."""
     own_wins_detours: Natural = 3
-    """Number of copies of each win that are imitated too, with random actions in between that are not. A win that goes
-    straight to what a player has to find out teaches nothing for the time after a mistake; such copies do."""
+    """Number of copies of each win with random actions in between. The policy imitates the copies too, except for the
+    random actions. A win that goes straight to the goal does not show how to go on after a mistake; these copies do."""
     own_wins_updates: Count = 3000
-    """Largest number of optimiser steps of imitating the wins that were found. They end once the loss on wins that were
-    held out has stopped falling (`sft.patience`)."""
+    """Largest number of optimiser steps for imitating the wins that were found. Imitation ends earlier if the loss on
+    held-out wins has stopped falling (`sft.patience`)."""
     minutes: NonNegative = 0.0
-    """Time limit of a training (minutes), which then ends with its best weights; 0 for none. With it, results depend on
-    the machine's speed."""
+    """Time limit of a training in minutes, after which it ends with its best weights; 0 for none. With a limit, results
+    depend on the machine's speed."""
     patience: Natural = 0
-    """Number of evaluations without improvement after which a training ends that has won something; 0 for none. One
-    that has won every validation task ends after three at most."""
+    """Number of evaluations without improvement after which training ends, if it has won any validation task. If it has
+    won all of them, three evaluations are enough. 0 turns this off."""
     eval_every: Count = 10
     """Updates between evaluations on validation tasks (or prompts). The best weights are kept."""
     eval_episodes: Count = 30
@@ -328,12 +329,12 @@ class RLConfig:
             return f"'dual_clip' is {self.dual_clip:g}; it must be above 1, or 0 for none"
         if self.refills and not whole_returns:
             subject = f"'refills' leaves out episodes with equal returns, from which 'baseline' {self.baseline} learns"
-            return f"{subject}; set it to leave-one-out, grpo or dr-grpo"
+            return f"{subject}; set 'baseline' to leave-one-out, grpo or dr-grpo"
         if self.gamma < 1 and whole_returns:
             return f"'baseline' {self.baseline} compares whole returns, without discount; set 'gamma' to 1"
         if self.algorithm == "reinforce" and (self.target_kl or self.clip_high or self.dual_clip):
             key = "target_kl" if self.target_kl else "clip_high" if self.clip_high else "dual_clip"
-            return f"'{key}' is of the ratio that PPO measures; set 'algorithm' to ppo"
+            return f"'{key}' needs the probability ratio that only PPO computes; set 'algorithm' to ppo"
         if self.target_kl and self.update_epochs == self.steps_per_epoch == 1:
             return "'target_kl' needs a second optimiser step per update to measure; raise 'update_epochs'"
         if self.self_imitation and not (self.replay and self.replay_episodes) and not self.replay_log:
@@ -341,7 +342,7 @@ class RLConfig:
         if self.episodes % self.group:
             return f"'episodes' is {self.episodes}, which is not a multiple of 'group' ({self.group})"
         if self.reverse and self.episodes == self.group:
-            return f"'reverse' is {self.reverse} of one group per update; 'episodes' must be at least twice 'group'"
+            return "'reverse' needs at least two groups per update; set 'episodes' to at least twice 'group'"
         if self.milestone_coef and self.milestone_at_horizon == "lost" and whole_returns:
             subject = f"'milestone_coef' changes nothing with 'baseline' {self.baseline}"
             return f"{subject}; set 'milestone_at_horizon' to kept"

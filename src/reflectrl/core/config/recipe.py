@@ -25,7 +25,7 @@ from reflectrl.core.config.rules import (
 from reflectrl.core.plugins import names, resolve, table_modules
 
 LEAST_CONTEXT = 32
-"""Shortest context that a model may have, in tokens. The fixed words of a prompt and two actions take as many."""
+"""Shortest context that a model may have, in tokens. The fixed words of a prompt and two actions need this much."""
 LORA_RANK = 16
 """Default of `model.lora_rank` for pretrained models."""
 
@@ -53,9 +53,9 @@ class ModelConfig:
     vocab: Annotated[int, Range(least=16)] = 512
     """Largest vocabulary of the tokenizer of a scratch model."""
     context: Natural = 512
-    """Longest sequence in tokens, at least 32. Longer prompts lose the oldest part of their history. With 0, a scratch
-    model chooses: one and a half times the longest prompt of the play from which it is made, plus the length of a
-    reflection."""
+    """Longest sequence in tokens, at least 32. Longer prompts lose the oldest part of their history. 0, for models made
+    from scratch only, means one and a half times the longest prompt in the episodes that the model is made from, plus
+    the length of a reflection."""
     lora_rank: Natural = 0
     """Rank of the LoRA adapters. 0 trains all weights, with one copy per player. Above 0, both players are adapters on
     one shared model. If it is not set, it is 16 unless `source` is "scratch"."""
@@ -99,7 +99,7 @@ class ModelConfig:
 
     @staticmethod
     def completed(data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the given values.
+        """Return the given values, completed by defaults that depend on other keys.
 
         Pretrained models get LoRA unless `lora_rank` is set, because two players share one backbone.
         """
@@ -126,7 +126,7 @@ class ModelConfig:
             message = f"'context' is {self.context}, too short for any prompt; it must be at least {LEAST_CONTEXT}"
             return f"{message}, or 0 for models made from scratch, which then choose it"
         if not self.context and self.sources != ("scratch",):
-            return "'context' 0 is chosen for models made from scratch; a pretrained one needs a number"
+            return "'context' is 0, which is for models made from scratch only; set a length for a pretrained model"
         # Quantised weights cannot be trained, so without adapters there would be nothing left to learn.
         if self.quantisation != "none" and not self.lora_rank:
             return f"'quantisation' {self.quantisation} freezes the backbone; set 'lora_rank' (QLoRA: 64)"
@@ -159,7 +159,7 @@ class EvalConfig:
     """Level of the confidence intervals."""
     calibration: bool = True
     """Report how well probabilities fit what happens: expected calibration error and Brier score of the arms' choices
-    ([calibration.md](calibration.md)). For this, the environment's expert is asked again in the states that they
+    ([calibration.md](calibration.md)). For this, the environment's expert is asked again in the states that the arms
     reached."""
     temperature: Literal["none", "fitted"] = "none"
     """Calibration of the probabilities that greedy policies report: "none"; or "fitted": a temperature, then
@@ -195,7 +195,7 @@ class PlayConfig:
 
 
 def installed_sections() -> dict[str, type]:
-    """Return the sections of our rooms and of installed packages: name → type, a dataclass or a `FreeSection`."""
+    """Return the sections of our own modules and of installed packages: name → a dataclass or a `FreeSection`."""
     sections = {name: resolve("recipe_sections", name) for name in names("recipe_sections")}
     for module in table_modules():
         sections |= getattr(module, "SECTIONS", {})

@@ -20,10 +20,10 @@ from reflectrl.core.config.values import FreeSection
 
 HEAD = """# Recipe keys
 
-A recipe is a TOML file; `reflectrl run RECIPE` fills the folder `runs/NAME`. Every key has a default, so that a recipe
-holds only what it changes. Any key can be set for one run on the command line:
-`reflectrl run taxi --rl.lr 1e-4 --seeds 0,1,2`. With `--dry-run` it prints the whole recipe and runs nothing.
-What names code, an address or a secret may need trust where a file sets it ([trust.md](trust.md)).
+A recipe is a TOML file; `reflectrl run RECIPE` fills the folder `runs/NAME`. Every key has a default, so a recipe holds
+only what it changes. Any key can be set for one run on the command line:
+`reflectrl run taxi --rl.lr 1e-4 --seeds 0,1,2`. With `--dry-run`, it prints the whole recipe and runs nothing.
+A key that names code, an address or a secret may need trust if a file sets it ([trust.md](trust.md)).
 
 The page begins with the keys that matter most. `reflectrl list keys` and `reflectrl run --help` have the same order.
 
@@ -47,7 +47,7 @@ TRADES = {
     "eval.episodes": "Narrower intervals against time; 0 plays all tasks of a split.",
     "processes": "Time against memory: each process holds models of its own.",
 }
-"""The keys that matter most, each with what it trades. They lead the reference and the lists of keys."""
+"""The keys that matter most, each with its trade-off. They come first in the reference and in the lists of keys."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ def listed() -> list[Key]:
 
 def help_text(width: int = 80) -> str:
     """Return what `reflectrl run --help` says about keys, in the order of `groups`."""
-    lines = [f"{FIRST}, and what each trades (`reflectrl list keys` describes all):"]
+    lines = [f"{FIRST}, and their trade-offs (`reflectrl list keys` describes all keys):"]
     column = 2 + max(map(len, TRADES))
     for dotted, trade in TRADES.items():
         first, others = f"  --{dotted:{column}}", " " * (column + 4)
@@ -111,7 +111,7 @@ def help_text(width: int = 80) -> str:
 
 def reference() -> str:
     """Return all keys as a Markdown page: those that matter most, then a table per section."""
-    lines = [HEAD, f"## {FIRST}", "", "| key | what it trades |", "|---|---|"]
+    lines = [HEAD, f"## {FIRST}", "", "| key | trade-off |", "|---|---|"]
     lines += [f"| `{dotted}` | {_cell(trade)} |" for dotted, trade in TRADES.items()]
     lines.append("")
     for section in dict.fromkeys(key.section for key in keys()):

@@ -2,9 +2,9 @@
 
 A recipe can name code that is neither part of reflectrl nor installed (a plug-in by import path, a model's own code),
 addresses that are asked, and environment variables whose content is sent there. What is named on the command line or in
-Python is used. What a file names (any recipe, also that of a run folder) is used only if the caller has said so once,
-or has started that run on this machine. What is trusted is remembered outside the file's folder, so no folder can
-declare itself trusted.
+Python is used. What a file names (any recipe, including the copy in a run folder) is used only if the caller has said
+so once, or has started that run on this machine. What is trusted is remembered outside the file's folder, so no folder
+can declare itself trusted.
 
 A key with a fixed name is declared in its type (`rules.NeedsTrust`). The keys of `env` and of free sections belong to
 plug-ins, so there the values themselves are checked.
@@ -81,7 +81,7 @@ def _declared(kind: type, table: Mapping[str, Any], prefix: str) -> Iterator[tup
 
 
 def _in_section(section: type[FreeSection], value: Any, key: str) -> Iterator[tuple[str, Named]]:
-    """Go through a section with keys of the user's own: free values, or tables of known keys."""
+    """Go through a section whose keys the user chooses: free values, or tables of known keys."""
     if section.tables is None:
         yield from _free(value, key)
         return
@@ -112,7 +112,7 @@ def _free(value: Any, key: str) -> Iterator[tuple[str, Named]]:
         for name, item in value.items():
             if not isinstance(item, Word):
                 yield from _free(item, f"{key}.{name}")
-                if _is_foreign(name, looked_up=True):  # of a reward, the key itself may be the import path
+                if _is_foreign(name, looked_up=True):  # the key of a reward may itself be an import path
                     yield f"{key}.{name}", Named("code", name)
     elif isinstance(value, list | tuple):
         for i, item in enumerate(value):

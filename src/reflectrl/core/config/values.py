@@ -34,9 +34,9 @@ RENAMED = {
 name."""
 REMOVED: dict[str, Any] = {"model.shard": False, "text.eval_sampling": "greedy", "offline.polyak": 0.03}
 """Keys that no longer exist, with their old defaults. Run folders and exported agents of earlier versions hold them, so
-the old default is read over. Any other value is refused as an unknown or renamed key."""
+the old default is ignored. Any other value is refused as an unknown or renamed key."""
 CHECKED = (bool, int, float, str)
-"""Parameter types of plug-ins that are checked, beside `Literal` and tuples. Other types accept any value."""
+"""Parameter types of plug-ins that are checked, besides `Literal` and tuples. Other types accept any value."""
 
 
 class Word(str):
@@ -175,7 +175,7 @@ def _scalar(hint: Any, value: Any, where: str, key: str) -> Any:
     if hint is str:
         if not isinstance(value, str):
             raise UserError(f"{where}: {key!r} must be text, not {_show(value)}")
-        if any("\ud800" <= letter <= "\udfff" for letter in value):  # bytes typed that are no UTF-8
+        if any("\ud800" <= letter <= "\udfff" for letter in value):  # typed bytes that are not UTF-8
             raise UserError(f"{where}: {key!r} is {_show(value)}; it must be text in UTF-8")
         return str(value)
     parsed = read_value(value)
@@ -243,7 +243,7 @@ def checked(made: Any, arguments: Mapping[str, Any], what: str, section: str) ->
     try:
         parameters = inspect.signature(made).parameters
     except (TypeError, ValueError) as error:
-        raise UserError(f"{what} is no class: {one_line(error)}") from error
+        raise UserError(f"{what} is not a class with known arguments: {one_line(error)}") from error
     kinds = {parameter.kind for parameter in parameters.values()}
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     accepted = {key: parameter for key, parameter in parameters.items() if parameter.kind in named}

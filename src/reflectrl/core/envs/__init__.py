@@ -34,7 +34,7 @@ def class_and_arguments(section: Mapping[str, Any]) -> tuple[type[TextEnv], dict
     """Return the class that an `env` section names, and its checked and converted arguments. Makes no environment.
 
     Raises:
-        UserError: as `make`, as far as the signature of the class can tell.
+        UserError: as in `make`, except for exceptions that the class raises.
     """
     arguments = dict(section)
     name = arguments.pop("name", None)

@@ -24,9 +24,9 @@ HIGHLIGHT = re.compile(r"\x1b\[(\d+)[;\d]*m")
 class GymTextEnv(TextEnv):
     """Adapter that turns a gymnasium environment into a `TextEnv`.
 
-    A task is a seed with which the wrapped environment is reset. So the task fixes the start and the luck of an
-    episode, and the same actions lead to the same end. Make a subclass to override `describe` or `won`, or to name a
-    `teacher`; if the defaults are good enough, a recipe can name this class directly.
+    A task is a seed with which the wrapped environment is reset. So the task fixes the start and the random events
+    of an episode, and the same actions lead to the same end. Make a subclass to override `describe` or `won`, or to
+    name a `teacher`; if the defaults are good enough, a recipe can name this class directly.
 
     Saving works as in `TextEnv`: a saved point is the list of actions since the reset, and restoring repeats them. That
     costs time, but works for every deterministic environment, even if it holds windows, sockets or C structures that
@@ -53,7 +53,7 @@ class GymTextEnv(TextEnv):
     """
 
     not_saved: tuple[str, ...] = ()
-    """Attributes of a subclass that `begin` and `describe` make again, left out of copies for other processes."""
+    """Attributes that a subclass sets anew in `begin` and `describe`, left out of copies for other processes."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class GymTextEnv(TextEnv):
         return f"{self._text.rstrip()}\nLast: {self._last}\n"
 
     def legal_actions(self) -> Sequence[str]:
-        """Return the named actions, except the ones that `info["action_mask"]` excludes, if there is such a mask."""
+        """Return the names of the actions, without those that `info["action_mask"]` excludes, if there is a mask."""
         mask = self._info.get("action_mask")
         if mask is None:
             return self.names

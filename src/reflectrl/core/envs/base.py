@@ -127,7 +127,7 @@ class TextEnv(gym.Env[str, int], ABC):
     def legal_actions(self) -> Sequence[str]:
         """Return the actions that may be chosen now. Never empty before the episode ends."""
 
-    # ---- what an author may write as well --------------------------------------------------------------------------
+    # ---- what an author may also write -----------------------------------------------------------------------------
 
     def history(self) -> str:
         """Return text that precedes `state` and only grows in an episode, so that models need to read it only once."""
@@ -201,7 +201,7 @@ class TextEnv(gym.Env[str, int], ABC):
             joined = "".join(actions)
             is_valid = is_list and texts and joined.isascii() and "\n" not in joined
             is_valid = is_valid and len(set(actions)) == len(actions) and all(map(str.strip, actions))
-        except TypeError:  # an action is no text
+        except TypeError:  # an action is not text
             is_valid = False
         if not is_valid:
             require_kept(self, self._task, problem_of_observation(history, state, actions, self.done))
@@ -315,6 +315,6 @@ def divide(items: Sequence[T], sizes: Mapping[str, int], *seed_names: object) ->
     order = np.random.default_rng(named_seed("divide", *seed_names)).permutation(len(items))
     boundaries = np.cumsum(list(sizes.values()))
     divided: dict[str, list[T]] = {}
-    for split, part in zip(sizes, np.split(order, boundaries), strict=False):  # the last part is what is left over
+    for split, part in zip(sizes, np.split(order, boundaries), strict=False):  # the last part holds the leftover items
         divided[split] = [items[i] for i in part]
     return divided

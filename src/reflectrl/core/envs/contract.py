@@ -108,7 +108,7 @@ def problem_of_preferences(weights: Any, actions: int) -> str | None:
     if len(weights) != actions:
         return f"preferences() gives one number for each of {actions} legal actions, not {len(weights)}"
     if not all(is_finite(weight) and weight >= 0 for weight in weights) or not any(weight > 0 for weight in weights):
-        return f"preferences() gives numbers of at least 0, and one above it, not {weights!r:.60}"
+        return f"preferences() gives numbers of at least 0, and at least one above 0, not {weights!r:.60}"
     return None
 
 
@@ -120,7 +120,7 @@ def problem_of_questions(questions: Any) -> str | None:
         if len(set(question.answers)) < max(2, len(question.answers)):
             return f"a question has two or more different answers, not {question.answers!r:.60}"
         if question.correct not in range(len(question.answers)):
-            return f"the correct answer of a question is the index of one of them, not {question.correct!r:.60}"
+            return f"a question's correct answer is the index of one of its answers, not {question.correct!r:.60}"
         texts = (("a question", question.text), *(("an answer", answer) for answer in question.answers))
         if (problem := _first(texts)) is not None:
             return problem

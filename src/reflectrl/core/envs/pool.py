@@ -27,10 +27,10 @@ Answer = TypeVar("Answer")
 
 
 class EnvPool:
-    """Pool of environments, which are lent to one rollout after another and closed in the end.
+    """Pool of environments, which are lent to one rollout after another and closed at the end.
 
-    Use it as a context manager. A pool can be passed wherever a function that makes environments is expected. Called
-    like one, it makes an environment in this process, which the caller must close.
+    Use it as a context manager. A pool can be passed wherever a function that makes environments is expected. If it is
+    called like such a function, it makes an environment in this process, which the caller must close.
 
     Args:
         make_env: function that makes an environment. With workers, it must be picklable: a class, a function of a

@@ -24,7 +24,7 @@ ABILITIES = {
 
 
 class Teacher:
-    """Base class of teachers. Override the methods that your teacher can answer, and name it in your environment:
+    """Base class of teachers. Override the methods that your teacher supports, and name it in your environment:
 
         class MyEnv(TextEnv):
             teacher = MyTeacher()
@@ -40,8 +40,8 @@ class Teacher:
     def analyse(self, env: Any) -> str:
         """Return a short analysis of the current state, as a reflector should write it, on a single line.
 
-        It may name the best next action, but not say how it is known. It must mention only facts that the text of the
-        observation shows. A reflector reads only that text, and could not learn to write anything else.
+        It may name the best next action, but must not say how that is known. It must mention only facts that the text
+        of the observation shows. A reflector reads only that text, and could not learn to write anything else.
         """
         raise NotImplementedError(f"{type(env).__name__} has no analyst")
 
@@ -57,7 +57,7 @@ class Teacher:
         raise NotImplementedError(f"{type(env).__name__} has no baseline")
 
     def preferences(self, env: Any) -> Sequence[float]:
-        """Return relative weights of all legal actions, for states in which there is more to say than the best action.
+        """Return relative weights of all legal actions, for states in which naming the best action is not enough.
 
         Equal weights of several actions mean that they are equally good, and 0 means that an action is never right. A
         policy that scores options learns them as target probabilities. An empty sequence, the default, means the

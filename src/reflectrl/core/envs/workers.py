@@ -147,7 +147,7 @@ class Worker:
         except (EOFError, OSError):
             return self._mourn()
         except Exception as problem:  # unpickling runs the environment's own code, which may raise anything
-            value, error = None, UserError(f"what an environment answered cannot be read: {one_line(problem)}")
+            value, error = None, UserError(f"the answer of an environment cannot be read: {one_line(problem)}")
         _, answer = self._awaited.popleft()
         return answer.set_result(value) if error is None else answer.set_exception(error)
 
@@ -165,7 +165,7 @@ class Worker:
     def _mourn(self) -> None:
         """Make all open calls fail, because the worker died. The first one belongs to the environment in use."""
         self._process.join(PATIENCE)
-        if self._process.is_alive():  # it has closed its pipe and cannot end: a thread of an environment, perhaps
+        if self._process.is_alive():  # an environment's thread may keep it from ending
             self._process.kill()
             self._process.join(PATIENCE)
         code = self._process.exitcode or 0

@@ -26,8 +26,8 @@ class WrittenEnv(TextEnv):
     Args:
         pieces: pieces of a text, each on a single line: the letters of a string, or a list of words. A piece " " is
             called "space" among the actions.
-        length: largest number of pieces of a text. A text of this length can only be sent.
-        answers: largest number of texts of an episode. The horizon is long enough to write all of them.
+        length: largest number of pieces in a text. A text of this length can only be sent.
+        answers: largest number of texts in an episode. The horizon is long enough to write all of them.
         joint: text between two pieces: "" for letters, " " for words.
 
     Raises:
@@ -38,7 +38,9 @@ class WrittenEnv(TextEnv):
         super().__init__(answers * (length + 1))
         self.pieces: Mapping[str, str] = {SPACE if piece == " " else piece: piece for piece in pieces}
         if not self.pieces or SEND in self.pieces:
-            raise UserError(f"{type(self).__name__}: pieces are letters or words, at least one, and none is {SEND!r}")
+            raise UserError(
+                f"{type(self).__name__}: pieces are letters or words, at least one, and none called {SEND!r}"
+            )
         self.length, self.joint = length, joint
 
     @abstractmethod

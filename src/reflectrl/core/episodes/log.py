@@ -22,7 +22,7 @@ def read_episodes(path: Path) -> Iterator[Episode]:
     Raises:
         UserError: the file cannot be read, or a line is corrupt. Names file and line number.
     """
-    remedy = "mend or remove this line (a run's own log may be removed whole: the run writes it again)"
+    remedy = "repair or remove this line (a run's own log may be deleted: the run writes it again)"
     for _, episode in read_json_lines(path, from_line, "corrupt episode", remedy):
         yield episode
 

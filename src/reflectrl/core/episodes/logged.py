@@ -27,7 +27,7 @@ def with_reflections(episodes: Iterable[Episode]) -> Iterator[Episode]:
 def with_carried(episodes: Iterable[Episode]) -> Iterator[Episode]:
     """Yield the episodes with the latest reflection in each observation, as a reflector that carries it would read it.
 
-    An episode that such a reflector has played is left as it is: its observations hold the texts that were read.
+    An episode that such a reflector has played is left unchanged: its observations already hold the texts it read.
     """
     for episode in episodes:
         if any(step.observation.carried for step in episode.steps):

@@ -76,7 +76,7 @@ def from_line(line: str) -> Episode:
 
 def refuse_constant(word: str) -> None:
     """Refuse NaN and infinities, which Python would accept. For `json.loads(parse_constant=...)`."""
-    raise ValueError(f"{word} is not a number of JSON")
+    raise ValueError(f"{word} is not a valid JSON number")
 
 
 def _problem(step: Step) -> str | None:

@@ -25,7 +25,7 @@ class ChoiceRow:
     """Training row of a policy, which reads the observation and any reflection, and learns to choose `target`.
 
     Attributes:
-        preferences: relative weight of each action, of which a policy that scores options learns more than the target.
+        preferences: relative weight of each action, learned in place of the target by a policy that scores options.
         questions: further questions about the state, for a policy that scores options.
     """
 

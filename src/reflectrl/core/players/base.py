@@ -44,8 +44,8 @@ class LiveEpisode:
 class Player(Protocol):
     """Anything that can choose actions, or write reflections before another player chooses.
 
-    A turn with a `choice` is an action, and a turn without a choice is a reflection. A reflector with an attribute
-    `carries` that is true reads its previous reflection again, in `observation.carried` (see `carries`).
+    Turns are `Choice`s or `Reflection`s. A reflector whose attribute `carries` is true also reads its previous
+    reflection, in `observation.carried` (see `carries`).
     """
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
@@ -54,5 +54,5 @@ class Player(Protocol):
 
 
 def carries(reflector: Player | None) -> bool:
-    """Return whether a reflector reads its previous reflection. Whoever steps the episode then has to hand it over."""
+    """Return whether a reflector reads its previous reflection. A rollout then passes it on (`Observation.after`)."""
     return bool(getattr(reflector, "carries", False))

@@ -34,7 +34,7 @@ class ExpertPlayer:
 
 
 class OraclePlayer(ExpertPlayer):
-    """Player that takes the best action given everything, including what players do not see."""
+    """Player that takes the best action given everything, including what other players cannot see."""
 
     name, ability = "oracle", "oracle_action"
 

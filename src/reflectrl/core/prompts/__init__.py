@@ -29,7 +29,7 @@ MOST_LINES = 2**14
 """Largest number of lines whose tokens are cached. When it is reached, the cache is emptied."""
 
 VISIBLE = "aZ09.,:;>-+|'\"(_#<"
-"""Examples of each kind of characters that the splitting rules of tokenizers distinguish."""
+"""Examples of each kind of character that the splitting rules of tokenizers distinguish."""
 
 _known: WeakKeyDictionary[Any, dict[str, list[int]] | None] = WeakKeyDictionary()
 
@@ -145,10 +145,10 @@ def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...
     history = _encode(tokenizer, prompt.history, before) if prompt.history else []
     room = context - reserve - len(start) - len(rest)
     if room < 0:
-        beside = f" beside {len(start)} of the system prompt" if chat is not None else ""
+        system = f", after a system prompt of {len(start)}," if chat is not None else ""
         raise UserError(
-            f"{len(rest)} tokens of observation and {reserve} to be written do not fit{beside} the model's context of"
-            f" {context} (raise model.context, or shorten the environment's state)"
+            f"{len(rest)} tokens of observation and {reserve} to be written{system} do not fit into the model's context"
+            f" of {context} (raise model.context, or shorten the environment's state)"
         )
     piece = max(1, context // CUT)
     excess = max(0, len(history) - room)
@@ -156,7 +156,7 @@ def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...
 
 
 def _encode(tokenizer: Any, text: str, behind: str) -> list[int]:
-    """Encode a text like `encode_text`, but from the cache of lines where that gives the same ids."""
+    """Encode a text like `encode_text`, but from the cache of lines if that gives the same ids."""
     rules = conventions(tokenizer)
     if rules.separable:
         ids = encode_lines(tokenizer, text)

@@ -82,7 +82,7 @@ def chat_of(tokenizer: Any, system: str, model: str = "") -> Chat:
             continue
         before, separator, after = first.partition(PROBES[0])
         if not separator or second != before + PROBES[1] + after or system not in before:
-            problem = "does not keep a prompt as it is, behind a beginning that stays the same"
+            problem = "does not keep a prompt as it is, after a beginning that is always the same"
             continue
         if first == closed:  # it does not open the assistant's turn when it is asked to
             after = _opened(after, answered.partition(PROBES[0])[2].partition(ANSWER)[0])

@@ -35,12 +35,12 @@ def value_text(value: Any) -> str:
 
 
 def instructions_text(instructions: Any) -> str:
-    """Return the line that asks, behind a state; "" without instructions."""
+    """Return the line of instructions that follows a state; "" without instructions."""
     text = value_text(instructions)
     return f"Instructions: {text}\n" if text else ""
 
 
 def option_text(name: str, description: Any = None) -> str:
-    """Return an option as it is read: its name, and its description if there is one."""
+    """Return an option as the model reads it: its name, and its description if there is one."""
     described = value_text(description)
     return f"{name}: {described}" if described else name

@@ -65,7 +65,7 @@ def _fixed_clock() -> str:
 
 
 def _refuse_powers(source: str) -> None:
-    """Refuse templates that compute powers. A single such operation may take for ever, and no template needs it."""
+    """Refuse templates that compute powers. A single power may take forever to compute, and no template needs it."""
     if "**" in source and any(word == "**" for _, kind, word in Environment().lex(source) if kind == "operator"):
         raise TemplateError("it computes powers, which may take for ever")
 

@@ -1,8 +1,9 @@
 """Conventions of tokenizers, found by trying them: how sequences begin and end, and how texts become tokens.
 
-A tokenizer's attributes are no reliable guide. A tokenizer with a `bos_token` may never put it before a text (SmolLM2),
-and a tokenizer whose beginning and end are the same token may well do so (OPT). SentencePiece puts a space before every
-text, and WordPiece marks continuations of words. For both, a text after another text has other tokens than alone.
+A tokenizer's attributes are not a reliable guide. A tokenizer with a `bos_token` may never put it before a text
+(SmolLM2), and a tokenizer whose beginning and end are the same token may well do so (OPT). SentencePiece puts a space
+before every text, and WordPiece marks continuations of words. With both, a text after another text has other tokens
+than alone.
 
 Text of an environment or of data stays text: a control token that is spelled out in it becomes ordinary tokens.
 Otherwise an observation could end the user's turn, and a completion could end the sequence.
@@ -134,8 +135,8 @@ def decode_behind(tokenizer: Any, ids: Sequence[int], before: Sequence[int]) -> 
 def defused(tokenizer: Any, text: str) -> str:
     """Insert a space after the first character of each control token that a text for a chat template spells out.
 
-    A template returns a single text, in which its own control tokens could not be told from control tokens in a
-    message.
+    A template returns a single text, in which its own control tokens could not be distinguished from control tokens in
+    a message.
     """
     for word in conventions(tokenizer).spelled:
         if len(word) > 1:

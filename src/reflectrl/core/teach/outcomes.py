@@ -1,9 +1,9 @@
-"""Reflections from outcomes: find out by trying what to say about a state, if there is no analyst.
+"""Reflections from outcomes, if there is no analyst: try the actions of a state, and write down which ones won.
 
 In every state of a teaching episode, each legal action is tried several times: it is taken, and a policy plays on to
-the end. A template then tells which actions won. The best action also becomes the step's target. This is one step of
-policy improvement by rollouts (Tesauro & Galperin 1996, "On-line Policy Improvement using Monte-Carlo Search"). Steps
-of lost episodes become negative examples: wherever any action won, the right action is now known.
+the end. The reflection then lists how often each action won. The best action also becomes the step's target. This is
+one step of policy improvement by rollouts (Tesauro & Galperin 1996, "On-line Policy Improvement using Monte-Carlo
+Search"). Steps of lost episodes become negative examples: wherever any action won, the right action is now known.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def best_of(tried: Iterable[Tried], preferred: int | None = None) -> int:
 
 
 def outcome_text(actions: Sequence[str], tried: Iterable[Tried], best: int) -> str:
-    """Write the reflection, such as "left: won 3 of 4; right: won 0 of 4; best: left"."""
+    """Write the reflection, for instance "left: won 3 of 4; right: won 0 of 4; best: left"."""
     parts = [f"{actions[trial.action]}: won {trial.won} of {trial.played}" for trial in tried]
     return "; ".join([*parts, f"best: {actions[best]}"])
 

@@ -2,8 +2,8 @@
 
 A recording marks which steps are to be imitated: the steps of a person or an expert, except steps that the person
 called a mistake. Steps of other players are not imitated, because they only led to the point where the person took over
-(Kelly et al. 2019, "HG-DAgger", learn from a person's steps alone). The step after a mistake is a negative example: it
-shows the way out of an error. No step of a lost episode is imitated.
+(as in Kelly et al. 2019, "HG-DAgger"). The step after a mistake is a negative example: it shows the way out of an
+error. No step of a lost episode is imitated.
 """
 
 from __future__ import annotations
@@ -192,7 +192,9 @@ def doubt_about_loss(env: TextEnv, episode: Episode) -> str:
     if not env.success_rule or episode.success or episode.truncated or not episode.steps:
         return ""
     last = f"task {episode.task.id} ended with a reward of {episode.steps[-1].reward:g}, so it counts as lost"
-    return f"{last}: success is where {env.success_rule}. If it was won, change that rule: lost episodes teach nothing"
+    return (
+        f"{last}: success means that {env.success_rule}. If it was won, change this rule; lost episodes teach nothing"
+    )
 
 
 def _refuse_other_content(path: Path) -> bytes:
@@ -210,10 +212,12 @@ def _refuse_other_content(path: Path) -> bytes:
         try:
             from_line(line.decode("utf-8"))
         except ValueError as error:
-            raise UserError(f"{path}:{line_number}: no episode of a log ({error}); record into another file") from error
+            raise UserError(
+                f"{path}:{line_number}: not an episode of a log ({error}); record into another file"
+            ) from error
     prefix = to_line(Episode(Task("", ""), (), False, False, 0))[: len('{"schema":')].encode()
     if tail[: len(prefix)] != prefix[: len(tail)]:
-        raise UserError(f"{path}:{len(lines)}: no episode of a log; record into another file")
+        raise UserError(f"{path}:{len(lines)}: not an episode of a log; record into another file")
     return tail
 
 
@@ -224,7 +228,7 @@ def _mend_end(path: Path, rest: bytes) -> None:
     try:
         from_line(rest.decode("utf-8"))
     except ValueError:
-        LOG.warning("reflectrl: %s: the last line is half-written, and cut off", path)
+        LOG.warning("reflectrl: %s: the last line is incomplete, so it is removed", path)
         return
     with writing(path), path.open("ab") as file:
         file.write(b"\n")

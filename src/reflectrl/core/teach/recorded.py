@@ -26,7 +26,7 @@ from reflectrl.core.types import Choice, Episode, Observation, Task, UserError, 
 
 LOG = logging.getLogger(__name__)
 
-# ---- played again ----------------------------------------------------------------------------------------------------
+# ---- replay ----------------------------------------------------------------------------------------------------------
 
 
 def tasks_of(env: TextEnv) -> dict[str, Task]:
@@ -109,7 +109,7 @@ def unreplayed(episode: ForeignEpisode) -> Episode:
 def _task(env: TextEnv, named: Task | str, tasks: Mapping[str, Task]) -> Task:
     first_task = next(iter(tasks.values()), None)
     if isinstance(named, Task) and first_task is not None and named.env not in ("", first_task.env):
-        raise ValueError(f"an episode of {named.env!r}, and the environment is {first_task.env!r}")
+        raise ValueError(f"an episode of {named.env!r}, but the environment is {first_task.env!r}")
     has_no_payload = isinstance(named, Task) and not named.payload
     key = (
         named
@@ -162,17 +162,17 @@ def _write(recording: Recording, seen: Observation, step: ForeignStep, now: Time
 
 def _require_same_end(env: TextEnv, episode: ForeignEpisode, now: TimeStep) -> None:
     if episode.success is not None and episode.success != now.success:
-        rule = f" (success is where {env.success_rule})" if env.success_rule else ""
-        raise ValueError(f"'success' is {str(episode.success).lower()}, and the environment says the opposite{rule}")
+        rule = f" (success means that {env.success_rule})" if env.success_rule else ""
+        raise ValueError(f"'success' is {str(episode.success).lower()}, but the environment says the opposite{rule}")
     if not now.done and not episode.truncated and episode.whole is None:
-        raise ValueError('the episode is not over after its last step; write "truncated": true if it was broken off')
+        raise ValueError('the episode is not over after its last step; write "truncated": true if it was stopped early')
 
 
 def _difference(logged: str, shown: str) -> str:
     """Describe the first line in which two texts differ."""
     pairs = zip([*logged.splitlines(), "nothing"], [*shown.splitlines(), "nothing"], strict=False)
     before, now = next(((a, b) for a, b in pairs if a != b), (logged, shown))
-    return f"{now!r:.80} where {before!r:.80} is told"
+    return f"{now!r:.80} where the episode has {before!r:.80}"
 
 
 # ---- demonstrations of a run -----------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def _each_once(episodes: Iterable[tuple[Path, Episode]]) -> list[Episode]:
             repeated[path] += 1
         first.setdefault(line, episode)
     for path, count in repeated.items():
-        LOG.warning("reflectrl: %s: %d episodes are there before, step for step; each counts once", path, count)
+        LOG.warning("reflectrl: %s: %d episodes repeat an earlier one step for step; each counts once", path, count)
     return list(first.values())
 
 
@@ -233,7 +233,7 @@ def require_lessons(parts: Mapping[str, Iterable[Episode]], paths: Sequence[Path
     Args:
         rule: the environment's `TextEnv.success_rule`, for the error.
     """
-    hint = f" (success is where {rule})" if rule else ""
+    hint = f" (success means that {rule})" if rule else ""
     for part, episodes in parts.items():
         if not any(step.label for episode in episodes for step in episode.steps):
             raise UserError(
@@ -258,13 +258,13 @@ def labelled(episode: Episode) -> Episode:
 
 
 def _read(env: TextEnv, path: Path, check: bool) -> Iterator[Episode]:
-    """Read the episodes of a log, replayed in this environment or with this environment's tasks."""
+    """Read the episodes of a log. Replay them in this environment, or only replace their tasks by its own."""
     tasks, count = tasks_of(env), 0
     for count, episode in enumerate(read_episodes(path), start=1):
         try:
             task = _task(env, episode.task, tasks)
             if task.split not in ("train", "validation"):
-                raise ValueError(f"task {task.id!r} is of the {task.split} tasks, which players are evaluated on")
+                raise ValueError(f"task {task.id!r} is one of the {task.split} tasks, on which players are evaluated")
             yield replayed(env, as_foreign(episode), tasks) if check else replace(episode, task=task)
         except ValueError as error:
             raise UserError(f"{path}:{count}: {error}") from error

@@ -26,7 +26,7 @@ class Demonstration:
 
     Attributes:
         noise: share of random actions.
-        place: step of the expert's path whose action is perturbed; None draws it.
+        place: step of the expert's path whose action is perturbed; None draws one at random.
     """
 
     task: Task
@@ -76,7 +76,7 @@ def teach(env: TextEnv, demonstration: Demonstration, unsafe_noise: bool = False
     """Play one demonstration.
 
     Args:
-        env: an environment whose teacher is an expert. If it is no analyst, the episode has no reflections.
+        env: an environment whose teacher is an expert. If it is not an analyst, the episode has no reflections.
         unsafe_noise: allow random actions that end the episode.
 
     Raises:
@@ -194,8 +194,9 @@ class _Lecture:
     def wrong_action(self, rng: np.random.Generator, expert: int) -> int | None:
         """Draw an action that is worse than the expert's but does not end the episode; None if there is none.
 
-        Many states have two best actions, and a reflection cannot explain an error that is none. So after the wrong
-        action the expert must lose (with the same random numbers, if the environment is random) or need more steps.
+        Many states have two best actions, and taking the other one is no error that a reflection could explain. So
+        after the wrong action the expert must lose (with the same random numbers, if the environment is random) or need
+        more steps.
         """
         snapshot = self.env.save()
         best = self.expert_steps()

@@ -28,8 +28,8 @@ class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
     A `TextEnv` is recorded as it is. For any other environment, give a `GymTextEnv` of the same environment, in whose
     text players will be taught. It is played alongside with the same seed and actions, so that the log has its texts,
     actions, rewards and tasks. If a reset names neither task nor seed, the next training task that is not in the log
-    yet is played. `GymTextEnv.won` decides success. If no end pays more than 0, override it in a subclass, because
-    lost episodes are not imitated.
+    yet is played. `GymTextEnv.won` decides success. If the last step of a win earns 0 or less, override it in a
+    subclass: otherwise the episode counts as lost, and is not imitated.
 
     Args:
         env: environment that the script plays.
@@ -112,14 +112,14 @@ class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         if self.text is None:
             info = result[4]
             done, events = result[2] or result[3], tuple(info["events"])
-            truncated = result[3] and not result[2]  # wrappers of gymnasium may say both; then the task ended it
+            truncated = result[3] and not result[2]  # gymnasium's wrappers may set both; then the task itself has ended
             index, now = int(action), TimeStep(info["observation"], float(result[1]), done, truncated,
                                                info["success"], events)  # fmt: skip
         else:
             name = self.text.names[int(action)]
             if name not in before.observation.actions:
                 LOG.warning(
-                    "reflectrl: %r is not legal as %s has it: this episode is not recorded", name, self.text.name
+                    "reflectrl: %r is not a legal action in %s: this episode is not recorded", name, self.text.name
                 )
                 self._recording = None
                 return result
@@ -147,8 +147,8 @@ class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         if not math.isclose(reward, float(result[1]), abs_tol=1e-6) or (result[2] and not ended):
             ours, theirs = ("ended" if end else "went on" for end in (ended, result[2]))
             raise UserError(
-                f"{self.text.name} as text gave reward {reward:g} and {ours}, what is played gave "
-                f"{float(result[1]):g} and {theirs}: make both with the same settings"
+                f"the text version of {self.text.name} gave reward {reward:g} and {ours}, but the environment that is "
+                f"played gave {float(result[1]):g} and {theirs}: make both with the same settings"
             )
 
     def close(self) -> None:

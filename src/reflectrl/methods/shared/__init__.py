@@ -1,1 +1,1 @@
-"""Parts that several methods share. Each method itself is one file of the folder above."""
+"""Parts that several methods share. Each method itself is a file in the parent folder."""

@@ -98,8 +98,8 @@ class TransitionBuffer(nn.Module):
         self._forget()
         if not len(self):
             raise UserError(
-                "the horizon or the environment cut every episode off at its first step, so nobody knows what would"
-                " have followed"
+                "every episode was cut off at its first step, by the horizon or the environment, so there is no"
+                " transition to learn from; raise the horizon"
             )
 
     def draw(self, count: int, generator: torch.Generator) -> Drawn:

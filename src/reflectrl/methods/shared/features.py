@@ -53,7 +53,7 @@ def read_states(policy: Policy, questions: Sequence[Question], temperature: floa
 
 
 def passes(policy: Policy, questions: Sequence[Question]) -> Iterator[list[int]]:
-    """Split questions into forward passes of suitable size, in which neighbours have similar prompts."""
+    """Split questions into forward passes of suitable size, sorted so that similar prompts are neighbours."""
     order = sorted(range(len(questions)), key=lambda i: questions[i][0])
     sizes = [len(questions[i][0]) + len(questions[i][1]) for i in order]
     return (order[rows] for rows in chunks(sizes, policy.lm.pass_tokens))

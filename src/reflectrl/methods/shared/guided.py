@@ -47,7 +47,7 @@ class ValueGuidedPolicy(Policy):
         logp_NA = guided_logp(seen.logp_NA, self.critic.lower_q(seen.states_ND, seen.actions_NAD), self.kl_lambda)
         rows = [row[: len(actions)] for row, (_, actions) in zip(logp_NA.cpu(), keys, strict=True)]
         if not all(row.isfinite().all() for row in rows):
-            raise UserError("the critic's values are not finite: its weights are broken (a learning rate too high?)")
+            raise UserError("the critic's values are not finite; train it again with a lower rl.critic_lr")
         return [row.double().numpy() for row in rows]
 
 

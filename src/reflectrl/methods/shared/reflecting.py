@@ -23,7 +23,7 @@ SETTINGS = (*PLAYED, "rl", "reflecting")
 @dataclass(frozen=True)
 class ReflectingConfig:
     """Training of the reflector after SFT, in the arms "reflector-rl", "both-rl" and "reflector-rejection"
-    ([reflecting.md](reflecting.md)). Settings of episodes, advantages, PPO's clip, critic and evaluation stand in [rl].
+    ([reflecting.md](reflecting.md)). Settings of episodes, advantages, PPO's clip, critic and evaluation are in [rl].
     """
 
     signal: Literal["return", "choice"] = "return"
@@ -104,7 +104,7 @@ def without_replay(config: RLConfig) -> RLConfig:
 
 
 def frozen_policy_settings(recipe: Recipe, updates: int) -> RLConfig:
-    """Return the recipe's [rl] for the training of a reflector whose policy does not learn.
+    """Return the recipe's [rl] for training a reflector beside a frozen policy.
 
     There is no KL penalty then, and the policy plays at `reflecting.policy_temperature`.
 
@@ -124,7 +124,7 @@ def trained_pair(
         UserError: no initial reflector is named, or `rl.reflect_probability` is 0, so there are no reflections.
     """
     if reflector is None:
-        raise UserError(f"arm {name!r} trains a reflector and names none to start from; give it one")
+        raise UserError(f"arm {name!r} trains a reflector but names none to start from; give it one")
     if not plan.recipe.rl.reflect_probability:
         raise UserError(f"rl.reflect_probability is 0; arm {name!r} learns from reflections, so set it above 0")
     return kind(plan, name, reflector=reflector(plan), policy=policy(plan))

@@ -98,7 +98,7 @@ class ReflectionRollouts(EpisodeRollouts):
         """Return the reflections of the latest episodes, with advantages under the current critic and policy.
 
         Args:
-            critic: critic of the reflector; None if `config.baseline` needs none.
+            critic: critic of the reflector; None if `config.baseline` does not need one.
         """
         config, lm, latest = self.config, self.drawing.lm, self.latest
         steps = flatten(self.policy, latest.learned, config.gamma, self.shaping)
@@ -139,7 +139,7 @@ def reflection_of(step: Step) -> Reflection | None:
 def reflector_prompts(reflector: Reflector, steps: Sequence[Step]) -> list[Ids]:
     """Return the reflector's prompt at each step, as token ids.
 
-    Where it has written, this is the prompt that it read. A critic needs the prompts of the other steps, too.
+    At a step with a reflection, this is the prompt that it read. A critic needs the prompts of the other steps, too.
     """
     prompts: dict[Observation, Ids] = {}
     for step in steps:

@@ -29,7 +29,7 @@ SETTINGS = (*PLAYED, "rl", "values")
 @dataclass(frozen=True)
 class ValuesConfig:
     """Online RL of the arms "archer" and "linvit", whose critics learn by temporal differences. Settings of play and
-    evaluation, gamma, learning rates and critic_warmup stand in [rl].
+    evaluation, gamma, learning rates and critic_warmup are in [rl].
     """
 
     critic_steps: Count = 100
@@ -70,12 +70,12 @@ def rl_settings(recipe: Recipe) -> RLConfig:
 
 
 class CriticLearner(NamedTuple):
-    """A critic, and what it learns with.
+    """A critic, its target network and its optimiser.
 
     Attributes:
         critic: the critic.
-        target: a slow copy of it, from which its targets come.
-        optimizer: the optimiser of its weights.
+        target: slow copy of the critic, which gives the values in TD targets.
+        optimizer: optimiser of the critic's weights.
     """
 
     critic: UtteranceCritic

@@ -13,9 +13,9 @@ from reflectrl.core.types import UserError
 
 
 def connected() -> Any:
-    """Return the module `ray`, connected to the cluster of `RAY_ADDRESS`, to one on this machine, or to a new one here.
+    """Return the module `ray`, connected to a cluster: at `RAY_ADDRESS`, on this machine, or a new one here.
 
-    A worker of a cluster is connected already. Ray's own telemetry stays off if Ray is started here.
+    A worker of a cluster is already connected. Ray's own telemetry stays off if Ray is started here.
 
     Raises:
         UserError: Ray is not installed, or there is no cluster at that address.

@@ -1,8 +1,8 @@
 """The engine "ray": artifacts as tasks of a Ray cluster, which repeats tasks whose worker was killed.
 
-Source: Ray (Moritz et al. 2018, "Ray: A Distributed Framework for Emerging AI Applications"). The run folder
-has to be on storage that all machines share. An artifact does not depend on the machine that makes it, so results are
-the same as with local processes, byte for byte on machines of one kind.
+Source: Ray (Moritz et al. 2018, "Ray: A Distributed Framework for Emerging AI Applications"). The run folder must be
+on storage that all machines share. Results do not depend on the machine that makes an artifact: they are the same as
+with local processes, and byte for byte identical on machines of one kind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from reflectrl.core.types import UserError
 from reflectrl.runs.artifact import Artifact
 from reflectrl.runs.cluster.connection import connected
 from reflectrl.runs.folder import Context, RunFolder
-from reflectrl.runs.workers import Timings, make, seldom, silence
+from reflectrl.runs.workers import AGAIN, Timings, make, seldom, silence
 
 RETRIES = 3
 """Number of restarts of an artifact whose worker or machine was lost. It continues from its last saved state."""
@@ -125,7 +125,3 @@ def _settle(answer: Future[Timings], key: str, done: Future[Any]) -> None:
         answer.set_result(timings)
     else:
         answer.set_exception(error)
-
-
-AGAIN = "the same command goes on"
-"""Ending of messages about errors that are not the user's."""

@@ -1,4 +1,4 @@
-"""Workers of environments on a Ray cluster. `envs.pool` uses them like local workers."""
+"""Workers of environments on a Ray cluster. `core.envs.pool` uses them like local workers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Asked = list[tuple[RemoteEnv, Future[Any]]]
 
 
 class RayWorker:
-    """An actor that hosts environments anywhere on the cluster. It starts at once; only its answers are waited for."""
+    """An actor that hosts environments anywhere on the cluster. Starting it does not block; `wait` does."""
 
     def __init__(self, make_env: MakeEnv) -> None:
         self.ray = connected()
-        # It takes no core of those that artifacts are made on: they would wait for each other.
+        # It reserves no core: an artifact that holds all of them would wait for its environments for ever.
         self._host = self.ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Host).remote(make_env)
         self._unsent: list[tuple[tuple[Any, ...], RemoteEnv, Future[Any]]] = []
         self._awaited: deque[tuple[Any, Asked]] = deque()

@@ -1,4 +1,4 @@
-"""The reliability diagram: how often the choices of each arm were right, over the probability that it gave to them."""
+"""The reliability diagram: how often the choices of each arm were right, over the probability that it gave them."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def read_recipe(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def read_results(path: Path) -> Results | None:
-    """Read the results; None if there is no file. Raises UserError with the file's name and the problem."""
+    """Read the results; None if there is no file. Raises UserError that names the file and the problem."""
     if not path.exists():
         return None
     try:
@@ -231,11 +231,11 @@ def _finite(value: Any) -> float:
     """Return a number as a float.
 
     Raises:
-        TypeError: it is no number.
+        TypeError: it is not a number.
         ValueError: it is not finite, or too large for a float.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r:.100} is no number")
+        raise TypeError(f"{value!r:.100} is not a number")
     try:
         number = float(value)
     except OverflowError as error:
@@ -283,10 +283,10 @@ def _timed(score: Score, durations: Mapping[tuple[object, ...], list[tuple[float
 
 
 def read_lines(path: Path, parse: Callable[[dict[str, Any]], T], what: str) -> list[T]:
-    """Read a file of JSON lines and pass each object to `parse`; [] if there is no file. A half last line is skipped.
+    """Parse each object in a file of JSON lines; [] if there is no file. A half-written last line is skipped.
 
     Raises:
-        UserError: another line is not such an object. The message names the line, and the expected kind (`what`).
+        UserError: another line cannot be parsed. The message names the line, and the expected kind (`what`).
     """
     if not path.exists():
         return []
@@ -295,7 +295,7 @@ def read_lines(path: Path, parse: Callable[[dict[str, Any]], T], what: str) -> l
 
 
 def read_metrics(path: Path) -> tuple[Metric, ...]:
-    """Read all metrics. A half last line, left by a kill, is skipped. Another bad line raises UserError."""
+    """Read all metrics. A half-written last line, left by a kill, is skipped. Any other bad line raises UserError."""
     return tuple(read_lines(path, _metric, "metrics"))
 
 

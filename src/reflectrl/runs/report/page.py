@@ -27,7 +27,7 @@ from reflectrl.runs.report.table import headline, main_table_first, tables
 from reflectrl.runs.report.viewer import PER_OUTCOME, Sample, sample_run, to_json
 
 LIVE = "browser/index.html"
-"""Path, within a run folder, of the page on which the trained players play, if one was exported."""
+"""Path, within a run folder, of the exported page on which the trained players play."""
 
 
 def write_report(run_folder: Path) -> Path:

@@ -222,6 +222,6 @@ def _draw_bar(axes: Axes, y: float, look: Look, scores: Sequence[Score]) -> None
     mean = sum(score.success for score in scores) / len(scores)
     axes.barh(y, mean, height=0.7, color=look.colour, alpha=0.65, linewidth=0)
     low, high = scores[0].low, scores[0].high
-    if low is not None and high is not None and len(scores) == 1:  # rows that nobody pooled have no common interval
+    if low is not None and high is not None and len(scores) == 1:  # unpooled rows have no common interval
         axes.errorbar(mean, y, xerr=[[max(0, mean - low)], [max(0, high - mean)]], color=INK, capsize=2, linewidth=1)
     axes.text(1.19, y, f"{100 * mean:.1f}", ha="right", va="center")

@@ -1,4 +1,4 @@
-"""Further tables of the report, which packages bring through entry points."""
+"""Further tables of the report, which packages add through entry points."""
 
 from __future__ import annotations
 

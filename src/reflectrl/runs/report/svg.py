@@ -78,7 +78,7 @@ def looks(arms: Iterable[str]) -> dict[str, Look]:
 
 @contextmanager
 def drawing(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
-    """Open a figure of this size (in inches) with one pair of axes. Within the block, the page's style is in force."""
+    """Open a figure of this size (in inches) with one pair of axes. Within the block, the page's style applies."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height))
         yield figure, figure.add_subplot()
@@ -87,8 +87,8 @@ def drawing(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
 def _leave_room(figure: Figure) -> None:
     """Leave margins for the labels of the axes, by their numbers of characters.
 
-    The page's font decides how wide a label really is. A constrained layout, which measures the labels in another font,
-    draws each plot twice, and a report has dozens of plots.
+    How wide a label really is depends on the page's font. Matplotlib's constrained layout would measure labels in
+    another font and draw each plot twice, and a report has dozens of plots.
     """
     (axes,), (width, height) = figure.axes, figure.get_size_inches()
     line, character = 0.16, 0.065  # inches at a font size of 8 points

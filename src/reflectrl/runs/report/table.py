@@ -64,7 +64,7 @@ def _table(split: str, sampling: str, scores: Sequence[Score]) -> Table:
     lines = []
     for arm in in_page_order([score.arm for score in scores]):
         mine = [score for score in scores if score.arm == arm]
-        seeds = list(dict.fromkeys(score.seed for score in mine))  # more than one only where nobody pooled them
+        seeds = list(dict.fromkeys(score.seed for score in mine))  # more than one only if they were not pooled
         for seed in seeds:
             by_stage = {score.stage: score for score in mine if score.seed == seed}
             note = f"seed {seed}" if len(seeds) > 1 else ""

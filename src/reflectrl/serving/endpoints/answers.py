@@ -16,7 +16,7 @@ MOST_TOKENS = 2**53
 
 
 class UnreadableError(ValueError):
-    """An answer is no chat completion. The message says why. The client itself checks no shapes."""
+    """An answer is not a chat completion; the message says why. (The `openai` client does not check shapes.)"""
 
 
 # ---- what was said ---------------------------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ def text_of(answer: Any) -> str:
     """Return the text of a completion, "" if the model said nothing.
 
     Raises:
-        UnreadableError: it has another shape.
+        UnreadableError: the answer has another shape.
     """
     try:
         message = answer.choices[0].message
@@ -36,7 +36,7 @@ def text_of(answer: Any) -> str:
     if isinstance(content, list):
         content = _joined(content)
     if content is None:
-        refusal = getattr(message, "refusal", None)  # where a model declines, that is all it says
+        refusal = getattr(message, "refusal", None)  # a model that declines may say nothing else
         content = refusal if isinstance(refusal, str) else ""
     if not isinstance(content, str):
         raise UnreadableError("the answer is not a chat completion (its content is not text)")
@@ -68,8 +68,8 @@ def why_silent(answer: Any, text: str, max_tokens: int) -> str:
     if reason == "content_filter":
         return "the server withheld an answer (content_filter)"
     if reason in ("tool_calls", "function_call"):
-        return "the model called a tool where it was asked for text"
-    return "an answer holds thoughts and nothing else" if text else ""
+        return "the model called a tool instead of answering with text"
+    return "an answer holds only the model's thinking" if text else ""
 
 
 def cut_off(max_tokens: int) -> str:
@@ -155,9 +155,9 @@ class ServerError(NamedTuple):
 
 
 def error_in(data: bytes) -> ServerError | None:
-    """Return the error in a body that came with a success status; None if there is none, or the body is no JSON.
+    """Return the error in a body that came with a success status; None if there is none, or the body is not JSON.
 
-    Routers of several providers answer so when the chosen provider fails.
+    Routers of several providers answer this way when the chosen provider fails.
     """
     try:
         body: object = json.loads(data)

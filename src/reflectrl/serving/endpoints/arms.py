@@ -32,7 +32,7 @@ ABOUT: dict[Style, str] = {
 
 @artifact("teach", "teach", "episodes/teach-seed{seed}-{name}.jsonl", settings=("env", "teach", "teacher", *SHARED))
 def endpoint_episodes(build: Build) -> None:
-    """Write the teaching episodes of a split, whose name the artifact has, with an endpoint as teacher."""
+    """Write the teaching episodes of a split (the artifact's name), with an endpoint as teacher."""
     from reflectrl.serving.endpoints.lessons import write_teaching  # brings torch, which a dry run does without
 
     write_teaching(build)
@@ -40,7 +40,7 @@ def endpoint_episodes(build: Build) -> None:
 
 @endpoint_episodes.continued_while
 def lacks_teaching(build: Build) -> bool:
-    """Return whether a log of teaching episodes lacks some, or has nothing to learn from."""
+    """Return whether a log lacks teaching episodes, or has no step to learn from."""
     from reflectrl.serving.endpoints.lessons import remaining_teaching
 
     return remaining_teaching(build)
@@ -74,8 +74,8 @@ def student_walks(
 
 
 ROUNDS = {"dagger": "train", "dagger-2": "2", "dagger-3": "3", "dagger-4": "4"}
-"""Name of a round's arm and of its log → name of the round in the graph. Each round starts from the models that the one
-before it has trained."""
+"""Name of a round's arm and of its log → name of the round in the graph. The models of a round play in the next one;
+fine-tuning always starts from the base model."""
 
 
 def aggregated(player: str, arm: str, plan: Plan) -> Artifact:
@@ -108,7 +108,7 @@ def _round(arm: str, about: str) -> Arm:
 
 
 ARMS = {
-    "dagger": _round("dagger", "SFT, walks of its own labelled by the teacher, SFT again"),
+    "dagger": _round("dagger", "SFT, then SFT again with the student's own episodes, labelled by the teacher"),
     "dagger-2": _round("dagger-2", "dagger, once more"),
     "dagger-3": _round("dagger-3", "dagger-2, once more"),
     "dagger-4": _round("dagger-4", "dagger-3, once more"),
@@ -122,19 +122,19 @@ def arms_of(recipe: Recipe) -> dict[str, Arm]:
     """Return an arm for each [players.NAME].
 
     Raises:
-        UserError: another arm has that name already.
+        UserError: another arm has that name.
     """
-    taken = all_arms()  # not of this recipe: those would be asked for here
+    taken = all_arms()  # without a recipe, since its own arms come from this function
     for name in recipe.sections["players"]:
         if name in taken:
-            raise UserError(f"players.{name}: {name!r} is the name of another arm already; call the player otherwise")
+            raise UserError(f"players.{name}: {name!r} is already the name of an arm; give the player another name")
     return {name: _arm(recipe, name) for name in recipe.sections["players"]}
 
 
 def _arm(recipe: Recipe, name: str) -> Arm:
     table, shared = recipe.sections["players"][name], recipe.sections["endpoint"]
     style: Style = table.get("style", "act")
-    host = urlsplit(table.get("base_url", shared.base_url)).hostname  # never a key, which may stand in a query
+    host = urlsplit(table.get("base_url", shared.base_url)).hostname  # without the query, which may hold a key
     here = table.get("local") or ("" if {"base_url", "model"} & set(table) else shared.local)
     model_at_host = here or f"{table.get('model', shared.model)} at {host}"
     settings = (*SHARED, *(f"players.{name}.{key}" for key in (*ASKED, "style", "max_tokens", "history")))

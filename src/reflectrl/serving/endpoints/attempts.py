@@ -1,7 +1,7 @@
 """Limits on each attempt to reach a server (the budget, a time, and a size), and the event loop that runs the attempts.
 
 The `openai` package decides when something is tried again. Each of its attempts passes through the HTTP client of this
-file, so retries count as first attempts do.
+file, so the limits hold for retries, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNKNOWN = (408, 502, 504)
 UNNUMBERED = 400
 """Status for an error that came with a success status and names none. It is not tried again."""
 ENCODING = ("content-encoding", "content-length", "transfer-encoding")
-"""Headers about the encoding of a received body. They do not hold for the body that is passed on."""
+"""Headers about the encoding of a received body. They are wrong for the decoded body that is passed on."""
 
 
 @dataclass
@@ -154,7 +154,7 @@ def bounded_client() -> type[Any]:
                     response, data = await self._read(request, **{**settings, "stream": True})
                 status, done = response.status_code, response.is_success
                 error = error_in(data) if done and data is not None else None
-                if error is not None or not (done or status in UNKNOWN):  # of what is refused, nothing is computed
+                if error is not None or not (done or status in UNKNOWN):  # a refused request costs nothing
                     journal.settle(attempts.number, Cost())
                 if data is None:
                     attempts.too_large = True
@@ -196,7 +196,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def in_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for work in the loop. Ctrl-C stops it."""
+    """Run a coroutine in the loop, and wait for its result. Ctrl-C cancels it."""
     future = asyncio.run_coroutine_threadsafe(work, _loop())
     try:
         return future.result()

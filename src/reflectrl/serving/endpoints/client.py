@@ -1,6 +1,6 @@
 """The client of language models behind an address: bounded, cached, and within a budget.
 
-The `openai` package speaks to the server and tries failed requests again; `attempts.py` bounds each attempt. This file
+The `openai` package speaks to the server and retries failed requests; `attempts.py` bounds each attempt. This file
 asks as many questions at once as the recipe allows and keeps every answer (`journal.py`). It ensures that neither a key
 nor a prompt gets into a message or a log.
 """
@@ -27,9 +27,9 @@ from reflectrl.serving.endpoints.journal import Cost, Journal
 from reflectrl.serving.endpoints.secrets import http_settings, masked
 
 UNREADABLE = (ValueError, RecursionError)
-"""Exceptions raised for an answer that is no JSON, or is nested too deep."""
+"""Exceptions raised for an answer that is not JSON, or is nested too deep."""
 NO_SYSTEM = re.compile(r"(?i)\bsystem\b.*\broles?\b|\broles?\b.*\bsystem\b")
-"""Pattern of servers' complaints that they know no system role."""
+"""Pattern of error messages from servers that do not support the system role."""
 Message = dict[str, str]
 """One chat message: {"role": "system" | "user" | "assistant", "content": text}."""
 
@@ -72,7 +72,7 @@ class Endpoint:
             raise UserError(f"endpoints need the openai package; {install('endpoint')}") from error
         if problem := require_address(config, "endpoint").problem():
             raise UserError(f"endpoint: {problem}")
-        for name in ("openai", "httpx", "httpx2", "httpcore", "httpcore2"):  # their finer lines quote what is sent
+        for name in ("openai", "httpx", "httpx2", "httpcore", "httpcore2"):  # below WARNING, they log what is sent
             logging.getLogger(name).setLevel(logging.WARNING)
         self.config, self.journal = config, Journal() if journal is None else journal
         self.where, self.name = config.base_url, config.model
@@ -95,7 +95,7 @@ class Endpoint:
 
         Raises:
             UserError: a question has no usable answer after all tries, or the budget is spent. The message is one line
-                that names the address. Requests under way are finished and kept first.
+                that names the address. It is raised after requests under way have ended and their answers were kept.
         """
         self.asked += len(asks)
         all_answers = [self.journal.answer(self.key(ask)) for ask in asks]
@@ -114,7 +114,7 @@ class Endpoint:
         return self._cost(read, sum(ask.max_tokens for ask in left), len(left))
 
     def key(self, ask: Ask) -> str:
-        """Return the identity of a question: a hash of server, model, every word and setting."""
+        """Return the identity of a question: a hash of the server, the model, all words and all settings."""
         sent = self._request(ask)
         text = json.dumps([self.config.base_url, self.config.api, self.config.api_version, sent, ask.sample])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -205,7 +205,7 @@ class Endpoint:
         return text
 
     def _opened(self) -> Any:
-        """Open the openai client, over an HTTP client that keeps to the bounds."""
+        """Open the openai client, over an HTTP client that bounds each attempt."""
         config = self.config
         settings = http_settings(config.base_url, self._key, config.timeout, config.api == "azure")
         http = bounded_client()(self._gate, config, **settings)
@@ -223,7 +223,7 @@ class Endpoint:
 
     def _explain(self, error: Exception, attempts: Attempts, ask: Ask) -> str:
         if attempts.over_budget:
-            return f"the budget is spent ({self.journal.refused}); what was answered is kept: raise it and go on"
+            return f"the budget is spent ({self.journal.refused}); all answers are kept: raise it and run again"
         if attempts.too_large:
             return f"the answer is larger than answer_kib = {self.config.answer_kib}"
         if isinstance(error, UnreadableError):
@@ -251,6 +251,6 @@ class Endpoint:
         return f"endpoint {self.config.base_url} (model {self.config.model})"
 
     def _failure(self, why: str) -> UserError:
-        if self._key:  # some servers repeat it when they refuse it
+        if self._key:  # some servers quote a key that they refuse
             why = why.replace(self._key, "***")
         return UserError(f"{self._about}: {why}")

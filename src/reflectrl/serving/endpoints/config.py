@@ -92,10 +92,10 @@ class EndpointConfig:
         key = os.environ.get(self.key_env, "").strip()
         if not key:
             is_name = self.key_env.isupper() and (len(self.key_env) < 20 or "_" in self.key_env)
-            name = self.key_env if is_name else "of the name that is given"  # which may be a key, pasted by mistake
+            name = self.key_env if is_name else "with the name given"  # which may be a key, pasted by mistake
             raise UserError(f"key_env: the environment has no variable {name}; export it before the run")
         if not (key.isascii() and key.isprintable()):
-            raise UserError("key_env: what that environment variable holds is no key: it is not printable ASCII")
+            raise UserError("key_env: the value of that environment variable is not a key: it is not printable ASCII")
         return key
 
 
@@ -109,7 +109,7 @@ def _problem_of(address: str) -> str | None:
     except ValueError:
         is_address = False
     if not is_address:
-        return "'base_url' is no address, such as http://127.0.0.1:8000/v1"
+        return "'base_url' must be an address such as http://127.0.0.1:8000/v1"
     if "@" in parts.netloc:
         return "'base_url' holds a user or a password; name a variable with a key in 'key_env' instead"
     if parts.query or parts.fragment:
@@ -130,14 +130,14 @@ class TeacherConfig:
     demonstrations of `teach.log`.
     """
     walks: Count = 1
-    """Walks per task."""
+    """Episodes that the teacher plays per task ("walks")."""
     leak: Literal["source", "action"] = "source"
-    """Leaks that a reflection must avoid. "source": that the author knew the best action. "action": also the action's
-    name.
+    """Leaks for which a reflection is rejected. "source": it gives away that its author knew the best action. "action":
+    it also names the action.
     """
     attempts: Count = 3
-    """Attempts at one reflection. A malformed or leaking one is asked for again, and after the last attempt kept aside
-    in a file.
+    """Attempts at one reflection. A malformed or leaking one is asked for again; after the last attempt, it is written
+    to a file of rejected answers.
     """
     longest: Count = 400
     """Longest reflection in characters."""
@@ -155,14 +155,14 @@ class TeacherConfig:
 
 @dataclass(frozen=True)
 class JudgeConfig:
-    """A judge's ranking as a reward of online RL. The model of [endpoint] compares, in pairs, the episodes that a
-    policy played of the same task (`rl.group`) ([endpoints.md](endpoints.md)).
+    """A judge's ranking as a reward of online RL. The model of [endpoint] compares the policy's episodes of a task
+    (`rl.group`) in pairs ([endpoints.md](endpoints.md)).
     """
 
     not_exported = True
     coef: NonNegative = 0.0
-    """Reward, at its last step, of an episode that beats all others of its task. An episode that loses to all gets 0.
-    With coef 0 no judge is asked. The reported reward never includes it.
+    """Reward at the last step of an episode that beats all others of its task; an episode that loses to all gets 0.
+    With 0, no judge is asked. Reported returns never include it.
     """
     instead: bool = False
     """Learn from the judge's reward alone, without the environment's rewards."""
@@ -186,7 +186,7 @@ class JudgeConfig:
         """Return the keys on which the result of online RL depends.
 
         Raises:
-            UserError: no model is named, or the recipe has settings that do not go with a judge.
+            UserError: no model is named, or the recipe has settings that a judge cannot be combined with.
         """
         if not self.coef:
             return ()
@@ -199,7 +199,7 @@ class JudgeConfig:
             if section is not self and getattr(section, "collects", False)
         ]
         if others:
-            raise UserError(f"judge.coef does not go with [{others[0]}]: both collect the episodes")
+            raise UserError(f"judge.coef cannot be combined with [{others[0]}]: both collect the episodes")
         return ("judge", *(f"endpoint.{key}" for key in ASKED))
 
 
@@ -212,7 +212,7 @@ class PlayerConfig(EndpointConfig):
     """A player behind an endpoint: [players.NAME].
 
     Attributes:
-        style: "act" answers with the action; "reason" thinks first, in the same answer; "react" reflects in one turn
+        style: "act" answers with the action; "reason" reasons first, in the same answer; "react" reflects in one turn
             and acts in the next (ReAct, Yao et al. 2022); "pair" acts on the reflections of our trained reflector;
             "reflector" writes reflections for our trained policy; "cascade" acts where our trained policy is not sure.
         max_tokens: longest answer, in the model's tokens.
@@ -241,10 +241,10 @@ class Players(FreeSection):
             if not re.fullmatch(r"[A-Za-z0-9][\w-]*", name):
                 raise UserError(f"players: {name!r} must consist of letters, digits, '-' and '_'")
             if not isinstance(table, Mapping):
-                raise UserError(f"players.{name} is a table with keys of its own: write [players.{name}]")
+                raise UserError(f"players.{name} must be a table: write [players.{name}], then its keys")
             if budget := [key for key in BUDGET if key in table]:
                 raise UserError(
-                    f"players.{name}.{budget[0]}: the budget is that of the whole run; set endpoint.{budget[0]}"
+                    f"players.{name}.{budget[0]}: the budget holds for the whole run; set endpoint.{budget[0]}"
                 )
             from_dict(PlayerConfig, table, "recipe", f"players.{name}.")
 
@@ -261,7 +261,7 @@ def player_settings(recipe: Recipe, name: str) -> PlayerConfig:
     """
     table, shared = recipe.sections["players"][name], endpoint_settings(recipe)
     elsewhere = "base_url" in table
-    served = elsewhere or "model" in table  # so a model that [endpoint] names by `local` is not meant
+    served = elsewhere or "model" in table  # then `local` of [endpoint] does not apply
     inherited = {
         field.name: getattr(shared, field.name)
         for field in fields(shared)

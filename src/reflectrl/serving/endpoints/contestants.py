@@ -1,4 +1,4 @@
-"""Players behind endpoints: contestants in four styles, and a reflector for our policy."""
+"""Players behind endpoints: contestants in four styles, a cascade, and a reflector for our policy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from reflectrl.serving.endpoints.local import LocalModel
 from reflectrl.serving.endpoints.parsing import read_action, read_reflection
 
 ILLEGAL = "illegal"
-"""Player's name in a turn with a random action, taken after an endpoint named no legal action twice."""
+"""Player's name in a turn with a random action, taken after an endpoint twice failed to name a legal action."""
 SEAMS = 8
 """Tokens of a policy's context kept free when a reflection is cut. Tokens at the seam of joined texts may differ."""
 JOURNAL = Path("endpoints", "journal.jsonl")
@@ -78,10 +78,10 @@ def player_at(url: str) -> EndpointPlayer:
     if not config.model:
         raise UserError(f"--player {url}: name the model, as in {base_url}?model=llama3:8b")
     if config.local:
-        raise UserError("--player: 'local' is for arms of a run; an address names a server")
+        raise UserError("--player: 'local' works only in a recipe; an address names a server")
     if config.style in ("pair", "reflector", "cascade"):
         raise UserError(
-            f"--player: style {config.style!r} needs a trained player beside it, so it is for arms of a run only"
+            f"--player: style {config.style!r} needs a trained player beside it, so it works only as an arm of a run"
         )
     budget = Budget(config.max_requests, config.max_total_tokens, config.max_cost)
     return EndpointPlayer(config.model, Endpoint(config, Journal(budget=budget)), config, temperature=0.0)
@@ -144,9 +144,9 @@ class EndpointPlayer:
 
 
 class CascadePlayer:
-    """Let our policy choose where it is sure, and ask a model behind an endpoint for the rest.
+    """Let our policy choose where it is sure, and otherwise ask a model behind an endpoint.
 
-    Turns of the endpoint have its own name as their player, so a log shows how often it was asked.
+    Turns of the endpoint bear its player's name, so a log shows how often it was asked.
 
     Args:
         policy: our policy. Its probabilities are compared with the threshold.
@@ -181,7 +181,7 @@ class CascadePlayer:
 class EndpointReflector:
     """Write reflections for a policy by asking a model behind an endpoint.
 
-    The policy may need many tokens for words that it has never met. A reflection that does not fit the policy's context
+    The policy's tokenizer may need many tokens for unknown words. A reflection that does not fit the policy's context
     beside the state is cut.
 
     Attributes:
@@ -214,7 +214,7 @@ class EndpointReflector:
         return turns
 
     def _fitting(self, episode: LiveEpisode, reflection: str) -> str:
-        observation = replace(episode.observation, history="")  # which gives way to the reflection
+        observation = replace(episode.observation, history="")  # the history is cut before the reflection is
         answer = max(map(len, self.policy.candidates(observation.actions).ids))
         room = self.policy.lm.context - len(self.policy.prompt(observation, "")) - answer - SEAMS
         ids = self.policy.lm.encode(reflection)

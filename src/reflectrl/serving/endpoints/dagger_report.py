@@ -29,7 +29,7 @@ class Taught(NamedTuple):
 
 
 def growth(folder: Path, run: Run) -> Section | None:
-    """Return a row for the arm "sft" and one for each round of DAgger that was played; None if none was."""
+    """Return a row for the arm "sft" and one for each round of DAgger that was played; None if no round was."""
     results = tables(run.results.summary if run.results else ())
     rows = []
     for arm, taught, new in _rounds(folder / "episodes"):

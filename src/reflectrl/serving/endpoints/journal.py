@@ -2,7 +2,7 @@
 
 Before a request leaves, a line records the most that it may cost. Once it is answered, another line records the answer
 and its actual cost. So a kill loses no answer that was received, and no answered question is asked twice. A request
-with an unknown end counts with the most that it can have cost. A line that a kill cut off counts for nothing. Several
+with an unknown end counts with the most that it can have cost. A line that a kill cut off is ignored. Several
 processes may share the file.
 """
 
@@ -65,7 +65,7 @@ class Journal:
     """Answers by key, and the total cost.
 
     Args:
-        path: the file, made when the first request is noted; None keeps everything in memory.
+        path: the file, made when the first request is recorded; None keeps everything in memory.
         budget: the most that may be spent by all who share the file.
 
     Attributes:
@@ -118,7 +118,7 @@ class Journal:
                 line = b"\n" + line
             file.write(line)
             file.flush()
-            if "answer" in row:  # which was paid for
+            if "answer" in row:  # it was paid for, so a crash must not lose it
                 os.fsync(file.fileno())
             self._read = file.tell()
         self._take(row)
@@ -134,7 +134,7 @@ class Journal:
             self._read += len(line)
             try:
                 self._take(json.loads(unseal(line.decode("ascii").rstrip("\n"))))
-            except (ValueError, KeyError, TypeError, AttributeError):  # damaged: it is asked anew
+            except (ValueError, KeyError, TypeError, AttributeError):  # damaged: the question is asked again
                 continue
 
     def _take(self, row: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ STANDING = "standing"
 def judged_rollouts(build: Build, *given: Any) -> JudgedRollouts:
     """Return the rollouts of a recipe with `judge.coef`. `given` are the arguments of `EpisodeRollouts`."""
     if distributed.current().size > 1:
-        raise UserError("judge.coef: a judge cannot be asked by several processes that train together")
+        raise UserError("judge.coef: a judge cannot be used when several processes train together")
     recipe = build.recipe
     judge = asked_by(require_address(endpoint_settings(recipe), "endpoint"), recipe, build.context.run.path)
     settings: JudgeConfig = recipe.sections["judge"]

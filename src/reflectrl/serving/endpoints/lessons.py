@@ -65,15 +65,15 @@ def write_teaching(build: Build) -> None:
                 log.append(episode)
             build.progress(min(start + CHUNK, len(planned)), len(planned), _spent(teacher))
     if not _teaches(path):
-        aside = f" (what was rejected is in {teacher.rejected})" if teacher.rejected.exists() else ""
+        aside = f" (rejected answers are in {teacher.rejected})" if teacher.rejected.exists() else ""
         raise UserError(
             f"{path}: nothing to learn in {len(planned)} episodes of {teacher.endpoint.name}: none won"
-            f" with usable reflections{aside}; try a larger model, or teacher.ask"
+            f" with usable reflections{aside}; try a larger model, or another value of teacher.ask"
         )
 
 
 def remaining_teaching(build: Build) -> bool:
-    """Return whether a log of teaching episodes lacks some, or has nothing to learn from."""
+    """Return whether a log lacks teaching episodes, or has no step to learn from."""
     planned = _planned(build.recipe, make(build.recipe.env), build.seed, build.name)
     return finished_lines(build.out) < len(planned) or not _teaches(build.out)
 
@@ -90,12 +90,12 @@ def _planned(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Planned:
     if config.ask == "log":
         if not recipe.teach.log:
             raise UserError(
-                "teacher.ask is 'log', and teach.log names no file; record one with `reflectrl play ENV --record FILE`"
+                "teacher.ask is 'log', but teach.log names no file; record one with `reflectrl play ENV --record FILE`"
             )
         return demonstrated(recipe, env, seed)[split]
     if config.ask == "explain":
         if "expert" not in env.teacher.abilities():
-            raise UserError(f"teacher.ask is 'explain', and {type(env).__name__} has no expert; set it to walks")
+            raise UserError(f"teacher.ask is 'explain', but {type(env).__name__} has no expert; set it to 'walks'")
         return demonstrations(_tasks(recipe, env, split), recipe.teach, seed, env)
     tasks = _tasks(recipe, env, split)
     about = {
@@ -177,7 +177,7 @@ Advice = dict[tuple[str, int, int], Label]
 
 
 class Advised:
-    """A player during whose episodes the environment's teacher is asked for its action in every state."""
+    """Wrap a player. In every state that it meets, the environment's teacher is asked for its advice."""
 
     def __init__(self, player: Player, analyse: bool) -> None:
         self.player, self.analyse, self.advice = player, analyse, Advice()
@@ -194,7 +194,7 @@ class Advised:
 
 
 def write_walks(build: Build, name: str, earlier: Path, policy: Source, reflector: Source) -> None:
-    """Write a log of DAgger: earlier episodes, then the student's, whatever it did, with the teacher's labels.
+    """Write the log of a DAgger round: the earlier episodes, then all of the student's with the teacher's labels.
 
     Args:
         name: name of the log.
@@ -203,7 +203,7 @@ def write_walks(build: Build, name: str, earlier: Path, policy: Source, reflecto
         reflector: the student's reflector.
 
     Raises:
-        UserError: nobody can label the states.
+        UserError: there is no teacher who can label the states.
     """
     recipe, seed = build.recipe, build.seed
     env, config = make(recipe.env), teacher_settings(recipe)
@@ -211,7 +211,7 @@ def write_walks(build: Build, name: str, earlier: Path, policy: Source, reflecto
     knows = "expert" in able and (not endpoint or config.ask != "walks")
     if not endpoint and not {"expert", "analyst"} <= set(able):
         raise UserError(
-            f"the arm 'dagger' needs a teacher: {type(env).__name__} has no expert and analyst; set teach.by = endpoint"
+            f"arm 'dagger' needs a teacher: {type(env).__name__} lacks an expert or an analyst; set teach.by = endpoint"
         )
     policy_lm, reflector_lm = load_pair(recipe, seed, policy, reflector)
     assert policy_lm is not None and reflector_lm is not None

@@ -78,7 +78,7 @@ class LocalModel:
         return Cost(sum(len(self._prompt(ask)) for ask in left), sum(ask.max_tokens for ask in left), 0.0, len(left))
 
     def key(self, ask: Ask) -> str:
-        """Return the identity of a question: a hash of the model, every word and setting."""
+        """Return the identity of a question: a hash of the model, all words and all settings."""
         text = json.dumps([self.source, list(ask.messages), *ask[1:]])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -102,8 +102,8 @@ class LocalModel:
             self.journal.settle(number, Cost(len(ids), count), key, text)
         if len(numbers) < len(part):
             raise UserError(
-                f"model {self.source!r}: the budget is spent ({self.journal.refused}); what was answered is kept:"
-                " raise it and go on"
+                f"model {self.source!r}: the budget is spent ({self.journal.refused}); all answers are kept:"
+                " raise it and run again"
             )
 
     def _written(self, asks: Sequence[Ask], prompts: Sequence[tuple[int, ...]]) -> list[tuple[str, int]]:
@@ -126,7 +126,7 @@ class LocalModel:
             try:
                 text = render(tokenizer, messages)
                 break
-            except Exception as error:  # a template is a program, which raises what it likes
+            except Exception as error:  # a template is a program, which may raise anything
                 problem = error
         else:
             assert problem is not None

@@ -1,6 +1,6 @@
 """Ranking of a group by a judge: texts, or episodes of the same task, meet in pairs, and each gets a standing.
 
-A judge may prefer the text that it reads first, or second. So every pair is shown in both orders, and the mean counts.
+A judge may prefer the text that it reads first, or second. So every pair is shown in both orders and averaged.
 """
 
 from __future__ import annotations

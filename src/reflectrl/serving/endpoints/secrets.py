@@ -46,7 +46,7 @@ def http_settings(address: str, key: str, timeout: float, is_azure: bool = False
     return {
         "timeout": timeout,
         "follow_redirects": False,
-        "trust_env": not is_loopback(parts.hostname),  # never through a proxy, which might be elsewhere
+        "trust_env": not is_loopback(parts.hostname),  # no proxy for this machine: it might be elsewhere
         "event_hooks": {"request": [only_what_is_meant]},
     }
 

@@ -1,7 +1,8 @@
 """An endpoint as teacher: reflections on steps whose best action is known, and whole walks.
 
 Answers are validated. If an answer is malformed, or gives away that the best action was known, it is asked for again,
-with a remark on what was wrong. After the last attempt it is kept aside in a file, and the step is not learned from.
+with a remark on what was wrong. After the last attempt it is written to a file of rejected answers, and the step is not
+learned from.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Question(NamedTuple):
     """A state to be reflected on.
 
     Attributes:
-        best: the best action; None if it is not known, and the teacher chooses an action.
+        best: the best action; None if it is not known, so the teacher chooses an action.
         wrong: the action before, if that was a mistake.
         where: task and step, to find a rejected answer again.
     """
@@ -118,7 +119,7 @@ class EndpointTeacher:
 
 
 class WalkingPlayer:
-    """Play as the teacher does. Each turn is a lesson, and its reflection becomes part of the episode."""
+    """Play the teacher's actions. Each turn is a lesson, and its reflection becomes part of the episode."""
 
     def __init__(self, teacher: EndpointTeacher) -> None:
         self.teacher = teacher

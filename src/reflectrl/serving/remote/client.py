@@ -26,7 +26,7 @@ Choice = dict[str, Any]
 class Servers:
     """The servers of a recipe, each with the same models. Requests go to them in turn.
 
-    The `openai` package sends the requests, and repeats requests that failed on the way.
+    The `openai` package sends the requests, and retries those that fail in transit.
 
     Args:
         settings: their addresses, and limits of requests.
@@ -158,13 +158,13 @@ class Servers:
         if not isinstance(error, self._openai.APIStatusError):
             why = "it is nested too deep" if isinstance(error, RecursionError) else type(error).__name__
             return f"the answer cannot be read ({why})"
-        hint = "; of vLLM: --enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" if error.status_code == 404 else ""
+        hint = "; vLLM needs --enable-lora, VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" if error.status_code == 404 else ""
         complaint = " ".join(complaint_of(masked(error.body, self._key)).split())[:300]
         return f"error {error.status_code} from {path}{f': {complaint}' if complaint else ''}" + (
             hint if "adapter" in path else ""
         )
 
     def _failure(self, server: int, why: str) -> UserError:
-        if self._key:  # some servers repeat it when they refuse it
+        if self._key:  # some servers quote a key that they refuse
             why = why.replace(self._key, "***")
         return UserError(f"rollouts: server {self.settings.servers[server]}: {why}; what was saved is kept")

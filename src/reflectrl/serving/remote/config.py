@@ -21,7 +21,7 @@ class RolloutsConfig:
     `servers` names an address.
     """
 
-    not_exported = True  # an exported agent asks nobody
+    not_exported = True  # an exported agent uses no server
 
     servers: Annotated[tuple[str, ...], NeedsTrust("address")] = ()
     """Base addresses of the servers' APIs, such as ["http://127.0.0.1:8000/v1"]. Requests go to them in turn. The
@@ -48,7 +48,7 @@ class RolloutsConfig:
     """Number of log-probabilities to ask for. With fewer than there are listed actions, some may be missing. (vLLM
     gives at most 20 unless started with --max-logprobs.)"""
     tolerance: Positive = 0.5
-    """Largest difference (nats) between log-probabilities of new weights on a server and here, in some first
+    """Largest difference (nats) between log-probabilities of new weights on a server and here, on a few first
     observations. A larger difference means that the server computes another model, and is an error."""
 
     def problem(self) -> str | None:
@@ -79,13 +79,13 @@ class RolloutsConfig:
         """Return the keys of this section that change the result of online RL: without lag, none.
 
         Raises:
-            UserError: the recipe has settings that do not go with a server.
+            UserError: the recipe has settings that servers do not support.
         """
         if not self.servers:
             return ()
         if self.policy and recipe.play.scoring != "enumeration":
             raise UserError(
-                f"rollouts.servers: they score labels; play.scoring must be 'enumeration', not {recipe.play.scoring!r}"
+                f"rollouts.servers score labels, so play.scoring must be 'enumeration', not {recipe.play.scoring!r}"
             )
         if self.policy and self.every > 1 and recipe.rl.algorithm == "reinforce":
             raise UserError(

@@ -96,7 +96,7 @@ class ServedPolicy(Policy):
     ) -> list[np.ndarray]:
         """Return log-probabilities of the listed actions' labels.
 
-        Each label is one token, so one token is asked for.
+        Each label is one token, so a completion of one token is asked for.
         """
         settings, prompts = self.serving.servers.settings, [ids for ids, _ in keys]
         labels = [[ids[0] for ids in self.candidates(actions).ids] for _, actions in keys]
@@ -122,17 +122,17 @@ class ServedPolicy(Policy):
         self.serving.missing += logprobs.count(None)
         if all(value is None for value in logprobs):
             raise self.serving.unusable(
-                "the log-probability of none of the labels: it serves another model, or rollouts.logprobs is too small"
+                "no log-probability of any label: it serves another model, or rollouts.logprobs is too small"
             )
         if not all(value is None or isinstance(value, int | float) for value in logprobs):
-            raise self.serving.unusable("log-probabilities that are no numbers")
+            raise self.serving.unusable("log-probabilities that are not numbers")
         logits = np.array([UNREACHABLE if value is None else max(float(value), UNREACHABLE) for value in logprobs])
         if not np.isfinite(logits).all():
             raise self.serving.unusable("log-probabilities that are not finite: the policy's weights are broken")
         return logits
 
     def _text(self, token: int) -> str:
-        """Return a token's text, as servers write it that return no ids."""
+        """Return a token's text, by which servers that return no ids name it."""
         if token not in self._texts:
             self._texts[token] = self.lm.tokenizer.decode([token])
         return self._texts[token]
@@ -157,7 +157,7 @@ class ServedReflector(Reflector):
     def local(self, prompts: Sequence[Ids], longest: int) -> list[Completion]:
         """Return the beginning of its texts as written on this machine, greedily."""
         with self.lm.playing():
-            generators = [np.random.default_rng(0)] * len(prompts)  # from which nothing is drawn
+            generators = [np.random.default_rng(0)] * len(prompts)  # not used: greedy decoding draws nothing
             return self.backend.write(prompts, longest, sampler(Sampling(0.0)), generators)
 
     def served(self, prompts: Sequence[Ids], longest: int) -> list[Completion]:

@@ -84,9 +84,9 @@ class ServedRollouts(EpisodeRollouts):
         return self.updates - self.sent if self.settings.policy else 0
 
     def refresh(self, most: int) -> None:
-        """Send the present weights to the servers, if theirs are more than `most` updates old."""
+        """Send the current weights to the servers, if theirs are more than `most` updates old."""
         if self.sent < 0:
-            self.team.first(lambda: self.servers.unload(self.prefix))  # what a killed run has left there
+            self.team.first(lambda: self.servers.unload(self.prefix))  # weights that a killed run left there
             if isinstance(self.reflector, ServedReflector):
                 self.writing.name = self._send(self.reflector.lm, "reflector")
                 self._compare_texts(self.reflector)
@@ -111,7 +111,7 @@ class ServedRollouts(EpisodeRollouts):
         return self.team.first(send)
 
     def _drop_older(self, name: str) -> None:
-        """Unload all of the policy's weights except the present ones, and remove the folder of the previous ones."""
+        """Unload all of the policy's weights except the current ones, and remove the folder of the previous ones."""
 
         def drop() -> None:
             self.servers.unload(f"{self.prefix}-policy-", spared=self.choosing.name)
@@ -149,7 +149,7 @@ class ServedRollouts(EpisodeRollouts):
     def _require_near(self, far: float, name: str) -> None:
         if far > self.settings.tolerance:
             raise UserError(
-                f"rollouts.servers compute another model than this run's under the name {name}: log-probabilities are"
+                f"rollouts.servers serve, as {name}, a model that differs from this run's: log-probabilities are"
                 f" {far:.3g} nats apart (rollouts.tolerance = {self.settings.tolerance:g}); is its base model the same?"
             )
 
@@ -214,7 +214,7 @@ class ServedRollouts(EpisodeRollouts):
 def importance_ratios(batch: Batch, config: RLConfig) -> dict[str, float]:
     """Return importance ratios of the choices before an update: the mean, the largest, and the share that is clipped.
 
-    A ratio compares the present probability of a choice with its probability when it was made. Without lag, ratios
+    A ratio compares the current probability of a choice with its probability when it was made. Without lag, ratios
     differ from 1 only as far as servers and learner compute differently.
     """
     ratios = []

@@ -92,7 +92,7 @@ class Answer:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events that hold a request's place until they end, for whatever reason."""
+    """Server-sent events that keep a request's slot until they end, for whatever reason."""
 
     media_type = "text/event-stream"
 
@@ -101,13 +101,13 @@ class EventStream(StreamingResponse):
         self.held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events, then free the request's place."""
+        """Send the events, then free the request's slot."""
         with self.held:
             await super().__call__(scope, receive, send)
 
 
 def refusal_of(error: UserError | Refusal) -> Refusal:
-    """Convert a player's complaint about an observation that does not fit into an answer to the request."""
+    """Convert a player's error about an observation that is too long into an answer to the request."""
     return error if isinstance(error, Refusal) else Refusal(400, str(error), "context_length_exceeded", "messages")
 
 

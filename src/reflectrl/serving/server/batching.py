@@ -37,7 +37,7 @@ class Asked:
     """
 
     def __init__(self, observation: Observation, rewards: Sequence[float] = (), is_trained: bool = True) -> None:
-        nowhere = cast("TextEnv", None)  # trained players look at the observation alone
+        nowhere = cast("TextEnv", None)  # trained players read only the observation
         self.live = LiveEpisode(nowhere, Task("", ""), 0, self.fresh(), observation)
         self.live.steps = [Step(observation, (), 0, reward) for reward in rewards]
         self.loop, self.told = asyncio.get_running_loop(), asyncio.Queue[Turn | Exception]()
@@ -146,7 +146,7 @@ class Batcher:
                 self._answer([question])
 
     def _reflect(self, silent: list[Asked]) -> None:
-        """Let the reflector write, if the agent has one, where it has not yet."""
+        """Let the agent's reflector, if there is one, write for questions that have no reflection yet."""
         if self.agent.reflector and silent:
             for question, turn in zip(
                 silent, self.agent.reflector.turns([question.live for question in silent]), strict=True
@@ -158,11 +158,11 @@ class Batcher:
         if asked.is_trained:
             return self.agent.player
         if self.by_text is None:
-            raise UserError("this agent answers the questions that it was trained for, and no others")
+            raise UserError("this agent answers only questions that it was trained for")
         return self.by_text
 
 
 def _uncut(player: Policy, observation: Observation) -> int:
-    """Return the number of tokens of a prompt in a context without end."""
+    """Return the number of tokens of a prompt in an unlimited context."""
     reader = SimpleNamespace(tokenizer=player.lm.tokenizer, chat=player.lm.chat, context=2**62)
     return len(tokenize(reader, words_prompt(observation, None)))

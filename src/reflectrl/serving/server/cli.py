@@ -81,7 +81,7 @@ class Serve:
     def _check(self, settings: Sequence[str]) -> None:
         refuse_settings(type(self), settings)
         if min(self.body_kib, self.concurrent, self.connections, self.batch) < 1 or not 0 < self.timeout < math.inf:
-            raise UserError("--body-kib, --concurrent, --connections and --batch are at least 1, --timeout is above 0")
+            raise UserError("--body-kib, --concurrent, --connections and --batch must be at least 1, --timeout above 0")
 
     def _loaded(self) -> tuple[str, dict[str, Any], Agent]:
         """Load the agent. Return its name for clients, its public description, and the agent itself."""
@@ -133,7 +133,7 @@ class ServeRollouts:
         """Listen, load the weights that trainings ask for, and serve until Ctrl-C or SIGTERM."""
         refuse_settings(type(self), settings)
         if min(self.body_kib, self.connections) < 1 or self.threads < 0 or not 0 < self.timeout < math.inf:
-            raise UserError("--body-kib and --connections are at least 1, --threads at least 0, --timeout above 0")
+            raise UserError("--body-kib and --connections must be at least 1, --threads at least 0, --timeout above 0")
         token = token_in(self.token_env)
         try:
             from reflectrl.serving.server.guard import Limits
@@ -158,7 +158,7 @@ def question_reader(env: str) -> Any:
 
     try:
         return resolve_class("envs", env if env in announced("envs") else "", TextEnv).read_question
-    except UserError:  # it is not here, or what it needs is not: an agent can be served without its environment
+    except UserError:  # not installed, or not usable here: an agent can be served without its environment
         return TextEnv.read_question
 
 
@@ -193,7 +193,7 @@ def serve_until_told(app: Any, about: str, listening: socket.socket, connections
 
     config = uvicorn.Config(
         app, http=bounded_connection(connections, timeout), log_config=None, access_log=False, server_header=False,
-        log_level="error",  # below, it tells of what clients send that is no HTTP
+        log_level="error",  # lower levels report clients' invalid HTTP
         ws="none", lifespan="on", timeout_graceful_shutdown=math.ceil(timeout),
     )  # fmt: skip
     for signum in (signal.SIGINT, signal.SIGTERM):  # uvicorn handles them, and raises them again in the end
@@ -210,7 +210,7 @@ def bound(host: str, port: int, has_token: bool) -> socket.socket:
     if not 0 <= port < 2**16:
         raise UserError(f"--port must be from 0 to 65535, not {port}")
     if not (has_token or is_loopback(host)):
-        raise UserError(f"--host {host}: others could reach it; say which variable holds a token: --token-env NAME")
+        raise UserError(f"--host {host}: others could reach it; name the variable that holds a token: --token-env NAME")
     try:
         [(family, _, _, _, address), *_] = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)
         listening = socket.create_server(address[:2], family=family)
@@ -219,5 +219,5 @@ def bound(host: str, port: int, has_token: bool) -> socket.socket:
         reason = (
             os.strerror(error.errno) if isinstance(error, OSError) and error.errno and error.errno > 0 else str(error)
         )
-        raise UserError(f"--host {host} --port {port} cannot be listened at: {reason}") from error
+        raise UserError(f"--host {host} --port {port}: cannot listen there: {reason}") from error
     return listening

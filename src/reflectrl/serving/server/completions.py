@@ -81,7 +81,7 @@ def completions(
     """Return the choices and the usage of an answer.
 
     Log-probabilities are normalised over the allowed tokens. For a single token (`max_tokens` and `top_p` 1) they are
-    at temperature 1, as are the alternatives' ones. Otherwise they are the values that the tokens were sampled by.
+    at temperature 1, also of its alternatives. Otherwise they are those of the distribution that was sampled from.
 
     Args:
         drafts: draft model that has learned from the model's earlier texts.
@@ -140,7 +140,7 @@ def _scored(
     prompts: Sequence[tuple[int, ...]],
     rngs: Sequence[np.random.Generator],
 ) -> list[dict[str, Any]]:
-    """Choose one token after each prompt, by the same forward pass with which a policy here scores its labels."""
+    """Choose one token after each prompt, by the same forward pass as a policy that scores its labels."""
     vocabulary = lm.core.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     tokens_A = np.array(request.allowed_token_ids or range(vocabulary))
     answers = Candidates(tuple((token,) for token in tokens_A.tolist()), (1,) * len(tokens_A))

@@ -109,7 +109,7 @@ AnyDecision = Annotated[DecisionPredicate | DecisionChoice | DecisionScore, Fiel
 
 
 class DecisionRequest(_Read):
-    """Questions about an input. Each is answered by itself, and fields that are not known are ignored."""
+    """Questions about an input. Each is answered by itself, and unknown fields are ignored."""
 
     model: Annotated[str, Field(max_length=1000, description="The agent, as GET /v1/models names it.")]
     input: str | Annotated[list[InputMessage], Field(min_length=1, max_length=MOST_MESSAGES)] = Field(

@@ -1,4 +1,4 @@
-"""Admission and refusal of requests, the same for all servers of this wing."""
+"""Admission and refusal of requests, the same for all servers of this package."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Guard:
     """Admit requests, and read their bodies within the limits.
 
     Args:
-        token: token that requests must carry. None lets every client that reaches this machine's loopback ask.
+        token: token that requests must carry. With None, every client that reaches the loopback is admitted.
     """
 
     def __init__(self, limits: Limits, token: str | None) -> None:
@@ -73,7 +73,7 @@ class Guard:
 
     @contextmanager
     def slot(self) -> Any:
-        """Hold a place for a request within the block. Raise Refusal if all are taken."""
+        """Hold a slot for a request within the block. Raise Refusal if all are taken."""
         if self.busy >= self.limits.concurrent:
             busy = f"{self.busy} requests are being answered, the most that this server takes on"
             raise Refusal(429, busy, "rate_limit_exceeded", None, {"Retry-After": "1"})

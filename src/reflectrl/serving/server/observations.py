@@ -112,7 +112,7 @@ def _split(text: str, where: str) -> tuple[str, list[str]]:
     lines = [line.strip() for line in text[heading.end() :].split("\n")]
     for line in filter(None, lines):
         if not line.startswith("- "):
-            raise Refusal(400, f"{line[:60]!r} is no action: a message ends with {FORM}", "invalid_value", where)
+            raise Refusal(400, f"{line[:60]!r} is not an action: a message ends with {FORM}", "invalid_value", where)
     return text[: heading.start()], [line[2:].strip() for line in lines if line]
 
 

@@ -58,7 +58,7 @@ def document(name: str, needs_token: bool) -> dict[str, Any]:
     chat["responses"]["200"]["content"]["text/event-stream"] = {"schema": _ref("ServerSentEvent")}
     example = {"model": name, "messages": messages_of(EXAMPLE)}
     chat["requestBody"] = _body("ChatRequest", {"an observation": example})
-    model = _operation("retrieveModel", "What is known of the agent.", "ModelInfo", 401, 403, 404)
+    model = _operation("retrieveModel", "Describe the agent.", "ModelInfo", 401, 403, 404)
     model["parameters"] = [
         {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "enum": [name]}}
     ]
@@ -82,7 +82,7 @@ def document(name: str, needs_token: bool) -> dict[str, Any]:
 
 def _systemone(name: str) -> dict[str, Any]:
     """Describe `POST /v1/systemone`, whose errors have a form of their own."""
-    operation = _operation("systemOne", "Decide questions about a state.", "SystemOneResponse", *REFUSED)
+    operation = _operation("systemOne", "Answer questions about a state.", "SystemOneResponse", *REFUSED)
     for status in REFUSED:
         operation["responses"][str(status)] = _response(REFUSED[status], "Mistakes" if status == 422 else "Problem")
     seen = {"history": EXAMPLE.history, "state": EXAMPLE.state, "actions": list(EXAMPLE.actions)}
@@ -97,7 +97,7 @@ def _systemone(name: str) -> dict[str, Any]:
 
 def _decisions(name: str) -> dict[str, Any]:
     """Describe `POST /v1/decisions`."""
-    operation = _operation("createDecision", "Decide questions about an input.", "Decision", *REFUSED)
+    operation = _operation("createDecision", "Answer questions about an input.", "Decision", *REFUSED)
     choices = [{"value": action} for action in EXAMPLE.actions]
     question = {"type": "choice", "name": "next", "instructions": "What is next?", "choices": choices}
     example = {"model": name, "input": messages_of(EXAMPLE), "questions": [question]}

@@ -26,7 +26,7 @@ class Refusal(Exception):
     """A request that is answered by an error.
 
     Attributes:
-        status: HTTP status, 4xx or 503.
+        status: HTTP status, 4xx or 5xx.
         param: the field at fault, or None.
         code: a word for programs.
     """
@@ -80,11 +80,11 @@ class Message(BaseModel):
 class ObservationField(_Strict):
     """An observation as programs send it (`extra_body={"reflectrl": {...}}`). It is read instead of the messages."""
 
-    history: str = Field("", description="What stands before the state and only grows within an episode.")
-    state: str = Field(description="What is to be seen now.")
+    history: str = Field("", description="The text before the state, which only grows within an episode.")
+    state: str = Field(description="The current state.")
     actions: Annotated[list[Action], Field(min_length=1, max_length=MOST)] = Field(description="The legal actions.")
     rewards: Annotated[list[float], Field(max_length=100_000)] = Field(
-        default=[], description="What the steps so far have earned; only agents that are asked for a return read it."
+        default=[], description="Rewards of the steps so far; only agents that are asked for a return read them."
     )
     carried: str = Field(
         "", description="Reflection of the previous answer; only agents that carry their reflections read it."
@@ -130,7 +130,7 @@ class ChatRequest(_Strict):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(
         None, description="0, the default, takes the most probable action; above, one is drawn."
     )
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = Field(None, description="Of the draw.")
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = Field(None, description="Seed of the draw.")
     n: Literal[1] | None = None
     top_p: Literal[1] | None = None
     tools: Nothing | None = None
@@ -165,7 +165,7 @@ class ChatRequest(_Strict):
 def first_mistake(error: ValidationError) -> tuple[str, ErrorDetails]:
     """Return a mistake to report, and its place in dots, without the names of the forms that were tried.
 
-    Of several forms that a field may have, the content resembles the one in which a mistake lies deepest.
+    If a field may have several forms, the deepest mistake is in the form that the content resembles most.
     """
     mistakes = error.errors(include_url=False, include_context=False, include_input=False)
     first = max(reversed(mistakes), key=lambda mistake: len(mistake["loc"]))
@@ -194,7 +194,7 @@ class Choice(BaseModel):
     """The chosen action, and the probability of each action."""
 
     action: int = Field(description="Index of the chosen action.")
-    probabilities: list[float] = Field(description="Of each action, in the order of the request.")
+    probabilities: list[float] = Field(description="Probability of each action, in the order of the request.")
 
 
 class AnswerMessage(BaseModel):
@@ -260,7 +260,7 @@ class ErrorInfo(BaseModel):
 
 
 class Error(BaseModel):
-    """The body of every answer that is not 200."""
+    """The body of an error. /v1/systemone has its own form."""
 
     error: ErrorInfo
 

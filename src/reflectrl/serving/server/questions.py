@@ -9,9 +9,9 @@ question in three cases. Then the agent chooses as in play:
   actions in any order (by their texts, or under shuffled labels), since a question's options have none.
 - The environment itself translates the question (`TextEnv.read_question`).
 
-For every other question the agent was never trained. The language model underneath answers it: each option gets the
-probability of its text behind the state, per token. The ranking may be worth something, but the certainty is not, so
-the probabilities are pulled towards equal ones until no confidence exceeds `UNTRAINED`.
+The agent was never trained for any other question. The language model underneath answers it: each option gets the
+probability of its text after the state, per token. The ranking may be useful, but the certainty is not, so the
+probabilities are shrunk towards uniform ones until no confidence exceeds `UNTRAINED`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from reflectrl.core.prompts.questions import instructions_text
 from reflectrl.core.types import Choice, Observation, Reflection, Turn
 
 UNTRAINED = 0.1
-"""Weight of the model's probabilities, beside equal ones, in answers that the agent was never trained for.
+"""Weight of the model's probabilities, mixed with uniform ones, in answers to untrained questions.
 
 Confidence shrinks by the same factor, so it never exceeds this number there.
 """
@@ -80,7 +80,7 @@ ReadQuestion = Callable[[Any, Any, Sequence[str]], Reading | None]
 
 
 def no_reading(state: Any, instructions: Any, options: Sequence[str]) -> Reading | None:
-    """Translate no question: the environment knows no other form of it."""
+    """Return None, for an environment that translates no questions."""
     return None
 
 
@@ -110,7 +110,7 @@ class Familiar:
         try:
             read = self.read_question(state.value, question.instructions, names)
             fits = read is not None and len(read[1]) == len(names) and set(read[1]) <= set(range(len(read[0].actions)))
-        except Exception:  # the text is a stranger's, and nothing that an environment makes of it may end a request
+        except Exception:  # clients send any text, and an environment's error must not end a request
             return None
         return read if fits else None
 
@@ -172,7 +172,7 @@ class Verdict:
         return _within_bounds(1 - distance / equal)
 
     def notes(self) -> dict[str, bool]:
-        """Return what a client has to know of the answer, as fields that both protocols tolerate."""
+        """Return warnings about the answer, as fields that clients of both protocols ignore if unknown."""
         notes = {"x_untrained": not self.is_trained, "x_cut": self.is_cut}
         return {name: True for name, holds in notes.items() if holds}
 
@@ -200,7 +200,7 @@ def pose(state: State, question: Question, familiar: Familiar) -> Posed:
         observation, action_of = read
         return Posed(observation, tuple(action_of[ranks[name]] for name in question.actions), True)
     options = tuple(sorted(question.options))
-    # As a history, of which the end is read if all of it does not fit the context.
+    # As a history, since a history that is too long for the context loses its beginning, not its end.
     as_history = Observation(state.text + instructions_text(question.instructions), "", options)
     return Posed(as_history, tuple(map(options.index, question.options)), False)
 

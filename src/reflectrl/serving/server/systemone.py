@@ -33,7 +33,7 @@ QuestionId = Annotated[str, Field(min_length=1)]
 
 
 class _Read(BaseModel):
-    """Part of a request. Fields that are not known are ignored, as the protocol asks."""
+    """Part of a request. Unknown fields are ignored, as the protocol asks."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -121,7 +121,7 @@ class SystemOneRequest(_Read):
 
 
 class Invalid(Refusal):
-    """A request of this protocol that cannot be answered, with the list of what is wrong with it.
+    """A request of this protocol that cannot be answered, with a list of its mistakes.
 
     Attributes:
         details: mistakes, each with its place (`loc`), a sentence (`msg`) and a word for programs (`type`).
@@ -172,7 +172,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------

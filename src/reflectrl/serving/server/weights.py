@@ -40,7 +40,7 @@ class Weights:
 
     Args:
         root: folder of weights; nothing outside it is loaded.
-        trust: let models bring code of their own, if their run's recipe wants that.
+        trust: let models run code of their own, if their run's recipe asks for that.
     """
 
     def __init__(self, root: Path, trust: bool = False) -> None:
@@ -61,7 +61,7 @@ class Weights:
             folder = Path(path).resolve()
             is_folder = folder.is_dir()
         except (OSError, ValueError, RuntimeError) as error:  # a NUL, a name that is too long, links in a circle
-            raise Refusal(400, f"that is no path ({one_line(error)[:200]})", "invalid_value", "lora_path") from None
+            raise Refusal(400, f"not a path ({one_line(error)[:200]})", "invalid_value", "lora_path") from None
         if not folder.is_relative_to(self.root):
             raise Refusal(400, f"weights are loaded from below {self.root} only", "outside", "lora_path")
         if not is_folder:
@@ -193,11 +193,11 @@ class WeightsServer(Guard):
 
         Raises:
             Refusal: it is not done in time.
-            ClientDisconnect: the client has left before.
+            ClientDisconnect: the client left first.
         """
         loop, given_up = asyncio.get_running_loop(), threading.Event()
         computing = loop.run_in_executor(self.thread, work, given_up.is_set)
-        leaving = asyncio.ensure_future(request.receive())  # after the body, nothing but the end can come
+        leaving = asyncio.ensure_future(request.receive())  # after the body, only a disconnect can arrive
         try:
             awaited: set[asyncio.Future[Any]] = {computing, leaving}
             await asyncio.wait(awaited, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)

@@ -50,7 +50,7 @@ class ExportBrowser:
                 f"unknown option {option!r}{suggestion(option, [f'--{flag}' for flag in flags(type(self))])}"
             )
         if min(self.tasks, self.states) < 1:
-            raise UserError("--tasks and --states are at least 1")
+            raise UserError("--tasks and --states must be at least 1")
         import transformers
 
         from reflectrl.tools.browser.export import export_run

@@ -70,13 +70,13 @@ def export_run(
         trust: let the run's recipe use code that it names.
 
     Raises:
-        UserError: no such run, arm, split or stage; the arm is not trained; the environment is no table of that size;
-            or `out` holds something else.
+        UserError: no such run, arm, split or stage; the arm is not trained; the environment does not fit in the
+            table; or `out` holds something else.
     """
     require_free(out)
     require_packages()
     if not (run / "recipe.toml").is_file():
-        raise UserError(f"{run} is no run folder (it has no recipe.toml)")
+        raise UserError(f"{run} is not a run folder (it has no recipe.toml)")
     recipe = load_recipe(run / "recipe.toml", trust=trust)
     agent = load_agent(run, arm, seed, trust=trust)
     policy, reflector = playable(agent.player, agent.reflector)
@@ -146,27 +146,27 @@ def write_page(
 def require_free(out: Path) -> None:
     """Refuse to write over anything but an exported page."""
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "data" / "world.js").is_file())):
-        raise UserError(f"{out} is there already and is no exported page; name another folder")
+        raise UserError(f"{out} already exists and is not an exported page; name another folder")
 
 
 def playable(player: Player, reflector: Player | None) -> tuple[Policy, Reflector | None]:
     """Return the players, if a browser can play them.
 
     Raises:
-        UserError: they are no language models of moderate size, score actions by their texts, carry reflections, or
-            have different tokenizers.
+        UserError: they are not language models of moderate size, score actions by their texts, carry reflections,
+            or have different tokenizers.
     """
     if type(player) is not Policy or not isinstance(reflector, Reflector | None):
         unsupported = player if type(player) is not Policy else reflector
         raise UserError(
-            f"{type(unsupported).__name__} is no language model alone; only a policy and a reflector can be exported"
+            f"{type(unsupported).__name__} cannot be exported; only language models as policy and reflector can"
         )
     if player.scoring != "enumeration":
         raise UserError(
             f"the page chooses by labels, but this policy was trained with play.scoring = {player.scoring!r}"
         )
     if reflector is not None and reflector.carries:
-        raise UserError('the page hands no reflection over to the next step, as play.reflection = "carried" needs')
+        raise UserError('the page does not carry reflections to the next step, as play.reflection = "carried" needs')
     for lm in (player.lm, *([reflector.lm] if reflector else [])):
         size = sum(weight.numel() for weight in lm.core.parameters())
         if size > MOST_PARAMETERS:
@@ -174,7 +174,7 @@ def playable(player: Player, reflector: Player | None) -> tuple[Policy, Reflecto
                 f"a model of {size / 1e6:.0f} million parameters is too large for a page (at most 50 million)"
             )
         if lm.chat is not None:
-            raise UserError("the page knows no chat templates; train with --model.chat off for it")
+            raise UserError("the page does not support chat templates; train with --model.chat off")
         _require_plain(lm)
     if reflector and fingerprint(player.lm.tokenizer) != fingerprint(reflector.lm.tokenizer):
         raise UserError("policy and reflector have different tokenizers; the page has one")

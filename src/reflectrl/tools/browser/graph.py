@@ -1,4 +1,4 @@
-"""A language model as an ONNX graph that reads tokens behind a KV cache, verified against the model itself."""
+"""A language model as an ONNX graph that reads tokens with a KV cache, verified against the model itself."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def export_onnx(lm: LanguageModel, path: Path) -> None:
 
 
 def _prove(reader: Reader, path: Path, shape: tuple[int, int, int]) -> None:
-    """Compare the graph with the model: a prompt with an empty cache, then single tokens behind it."""
+    """Compare the graph with the model: a prompt with an empty cache, then single tokens after it."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

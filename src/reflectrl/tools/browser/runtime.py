@@ -1,6 +1,6 @@
 """Packages that the page runs on: onnxruntime-web, which computes, and Hugging Face's tokenizers.js, for tokens.
 
-Neither ships with reflectrl, since the first alone has 14 MB, several times reflectrl's size. npm fetches them once, in
+Neither ships with reflectrl, since the first alone is 14 MB, several times reflectrl's size. npm fetches them once, in
 the versions that the tests were made with, and every file is checked against a digest in this module.
 """
 
@@ -59,7 +59,7 @@ def find_runtime(given: Path | None = None) -> dict[str, bytes]:
     ):
         data = path.read_bytes()
         if hashlib.sha256(data).hexdigest() != digest:
-            raise UserError(f"{path} is not the file that was expected; remove it, and get it by: {BY_HAND}")
+            raise UserError(f"{path} is not the expected file; remove it, and get it with: {BY_HAND}")
         contents[path.name] = data
     return contents
 
@@ -74,7 +74,7 @@ def _fetch(package: str, folder: Path) -> None:
     npm = shutil.which("npm")
     if npm is None:
         raise UserError(
-            f"npm is not installed; where it is, call `{BY_HAND}` and name its folder: --runtime node_modules"
+            f"npm is not installed; run `{BY_HAND}` where it is, copy the folder, and add --runtime node_modules"
         )
     with tempfile.TemporaryDirectory() as temp_folder:
         command = [npm, "pack", f"{package}@{PACKAGES[package]}", "--pack-destination", temp_folder, "--silent"]

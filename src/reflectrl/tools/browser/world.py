@@ -58,7 +58,7 @@ class World:
         starts: for each task the number of its first state.
         tasks: the tasks.
         groups: the kind of each task; None if the environment has no kinds.
-        horizon: most steps of an episode.
+        horizon: largest number of steps of an episode.
     """
 
     observations: tuple[Observation, ...]
@@ -145,7 +145,7 @@ class _Book:
                 if env.np_random.bit_generator.state != snapshot.rng:
                     raise UserError(
                         f"{type(env).__name__} leaves to chance what follows {text!r} in task {task.id!r}, but a table"
-                        " holds one consequence of each action; give arguments that leave nothing to chance, or watch"
+                        " holds one consequence of each action; choose arguments that make it deterministic, or watch"
                         " it with `reflectrl play`"
                     )
                 state_count = len(self.seen)
@@ -174,7 +174,7 @@ class _Book:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickle all random generators as equal. Whether chance matters is found out by playing."""
+    """Pickle all random generators as equal. Playing shows whether chance matters."""
 
     def persistent_id(self, item: Any) -> str | None:
         return "rng" if isinstance(item, np.random.Generator) else None
@@ -260,7 +260,7 @@ def _compare(env: TextEnv, world: World, seed: int) -> None:
             agrees &= world.observations[state[0]] == info["observation"]
         if not agrees:
             raise UserError(
-                f"{type(env).__name__} is no table: step {env.elapsed} of task {task.id!r} ended otherwise than from"
-                " the same state before, by chance or through something that get_state leaves out (the number of"
-                " steps, say); watch it with `reflectrl play`"
+                f"{type(env).__name__} cannot be written as a table: step {env.elapsed} of task {task.id!r} had another"
+                " effect than in the same state before, by chance or through something that get_state leaves out (the"
+                " number of steps, say); watch it with `reflectrl play`"
             )

@@ -1,4 +1,4 @@
-"""The clock of the checks: seconds of work, so that a busy machine changes no verdict."""
+"""The clock of the checks: seconds of work, so that verdicts do not depend on how busy the machine is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BEGAN = time.monotonic()
 
 
 def now() -> float:
-    """Return the seconds of work so far: computing, and waiting for others, but not for a processor."""
+    """Return the seconds of work so far: computing, or waiting for other programs, but not for a processor."""
     elapsed = time.monotonic() - _BEGAN
     try:
         return elapsed - int(SCHEDULE.read_text(encoding="ascii").split()[1]) / 1e9

@@ -1,4 +1,4 @@
-"""The order of the checks: what each of them needs is measured once."""
+"""All checks in order. Measurements that several checks need are made once."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from reflectrl.tools.certify.wins import Win, expert_play, explored, find_wins, 
 from reflectrl.tools.workbench.check import EnvCheckError, check_text_env
 
 EPISODES, STEPS, BATCH = 200, 5000, 16
-"""Random play: number of tasks, of steps at least, and of episodes that run at the same time."""
+"""Random play: number of tasks, least number of steps, and number of episodes that run at the same time."""
 TASKS = 20
-"""Number of tasks that players without reading, and the expert, play."""
+"""Number of tasks that players that read nothing play. The expert plays five times as many."""
 SPLIT_SECONDS, GRAPH_SECONDS, SEARCH_SECONDS, PLAY_SECONDS, TEXT_SECONDS, REWARD_SECONDS = 20, 40, 40, 15, 30, 30
 LUCKY_SECONDS = 10
-"""Longest time of each part, and of the search where luck decides: there, some tasks cannot be won."""
+"""Longest time of each part. The search is shorter where luck decides, since some tasks cannot be won there."""
 # The first words of a broken promise, and the check that it belongs to.
 OF_CHECK = (
     ("splits are disjoint", "splits"),
@@ -121,7 +121,7 @@ def sampled(make_env: Callable[[], TextEnv], env: TextEnv, say: Callable[[str], 
     """Play and explore an environment.
 
     Raises:
-        UserError: it raised an exception, or a win does not win again.
+        UserError: it raised an exception, or a win cannot be repeated.
     """
     tasks = env.tasks("train")
     luck = luck_decides(make_env, tasks) or luck_in_steps(env)

@@ -29,7 +29,7 @@ LONGEST = 80
 LEAST = 28
 """Number of walks that are taken even if they are slow."""
 BESIDE = 4
-"""Number of environments that are played beside each other."""
+"""Number of environments that are played side by side."""
 LATER = 100 * 86400 + 7 * 3600 + 13 * 60 + 5
 """Seconds by which the clock of the second process is ahead."""
 

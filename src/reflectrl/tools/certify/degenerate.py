@@ -95,7 +95,7 @@ def best_loop(env: TextEnv, episode: Episode, deadline: float) -> tuple[Play, st
     """Repeat the stretches of an episode that ended in a reward, and return the best one without a win.
 
     Returns:
-        The play and the loop in words; None if nothing was paid on the way.
+        The play and the loop in words; None if there was no reward before the last step.
     """
     actions = [step.observation.actions[step.action] for step in episode.steps]
     best: tuple[Play, str] | None = None

@@ -1,7 +1,7 @@
-"""Fingerprints of an environment's hidden state, which tell whether two points of episodes are the same point.
+"""Fingerprints of an environment's hidden state, which tell whether two points of episodes are the same state.
 
-The text of an observation cannot tell that, since the question is what the text leaves out. So the attributes of the
-environment are read, as deep as they go.
+The text of an observation cannot tell that, since the question is what the text leaves out. So all attributes of the
+environment are read, recursively.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNREAD = frozenset(("spec", "np_random", "_np_random", "_np_random_seed", "step_
 MOST = 20_000
 """Largest number of values that are read."""
 LARGE, LOOKS = 64, 60
-"""An attribute with more values than this that was the same so many times is not read again: it is a table."""
+"""An attribute with more than `LARGE` values that was the same `LOOKS` times is a table: it is not read again."""
 
 
 class TooLargeError(Exception):
@@ -132,9 +132,9 @@ def attributes(value: Any) -> list[tuple[str, Any]]:
 
 
 def disturb(env: TextEnv) -> None:
-    """Draw from each random generator that an environment may use, so that its next draws are others.
+    """Draw from each random generator that an environment may use, so that its next draws differ.
 
-    They are its own, those among its attributes, that of a wrapped gymnasium environment, and the global ones.
+    These are the generators among its attributes, those of a wrapped gymnasium environment, and the global ones.
     """
     random.random()  # noqa: S311 -- not for secrets
     np.random.random()  # noqa: NPY002 -- the global generator is meant

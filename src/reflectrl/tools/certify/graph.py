@@ -1,6 +1,6 @@
 """Graph of a task: its states, and the effect of every action in them, explored by playing.
 
-An episode repeats itself from its seed and its actions, so the exploration can return to a state and try what is left
+An episode can be repeated from its seed and its actions, so the exploration can return to a state and try what is left
 there. States are told apart by `Fingerprints`, never by their text alone.
 """
 
@@ -152,7 +152,7 @@ class StateGraph:
         return index
 
     def _shorten(self, number: int, actions: tuple[str, ...]) -> None:
-        """Note a shorter way to a state, and to those behind it, which may fit into the horizon now."""
+        """Record a shorter way to a state, and to the states after it, which may now lie within the horizon."""
         shorter = [(number, actions)]
         while shorter:
             number, actions = shorter.pop()
@@ -186,7 +186,7 @@ class StateGraph:
         return distances
 
     def can_win(self, forced: Mapping[str, str], hopeful: bool = True) -> bool:
-        """Tell whether a win can be reached from the start if some texts allow a single action only.
+        """Tell whether a win can be reached from the start if some texts allow only a single action.
 
         Args:
             forced: text → the action that has to be taken wherever it is shown.
@@ -210,14 +210,14 @@ class StateGraph:
         return False
 
     def best_without_win(self, steps: int) -> float:
-        """Return the largest sum of rewards of at most so many steps without a win, ended by the limit or by a loss."""
+        """Return the largest sum of rewards in at most `steps` steps without a win, ended by the limit or by a loss."""
         values = [0.0] * len(self.states)
         for _ in range(steps):
             values = [_best(state, values, 0.0) for state in self.states]
         return values[0]
 
     def best_win(self, steps: int) -> float:
-        """Return the largest sum of rewards of a win within so many steps; minus infinity if there is none."""
+        """Return the largest sum of rewards of a win within `steps` steps; minus infinity if there is none."""
         values = [-math.inf] * len(self.states)
         for _ in range(steps):
             values = [max(_best(state, values, -math.inf), _win(state)) for state in self.states]

@@ -16,7 +16,7 @@ MODULE = "certified_gym"
 
 
 def is_gym_id(name: str) -> bool:
-    """Return whether a name is written like an id of gymnasium, and is no environment of ours."""
+    """Return whether a name is written like an id of gymnasium, and no installed environment has it."""
     return name not in announced("envs") and re.fullmatch(r"([\w.]+:)?[\w/-]+-v\d+", name) is not None
 
 
@@ -25,7 +25,7 @@ def environment_of(id: str) -> Iterator[str]:
     """Yield the import path of a class for an id of gymnasium. Other processes started within the block find it too.
 
     Raises:
-        UserError: the environment cannot be made, or cannot be put into words.
+        UserError: the environment cannot be made, or its observations cannot be described in text.
     """
     from reflectrl.tools.workbench.gym_project import look_at
     from reflectrl.tools.workbench.init import raw

@@ -14,7 +14,7 @@ from reflectrl.tools.certify.wins import Win
 
 CONFIDENCE = 0.95
 NO_HEADROOM = 0.8
-"""Success rate, relative to the best known player, from which chance or a player that reads nothing is too good."""
+"""Success rate, relative to the best known player, at which chance or a player that reads nothing is too good."""
 LEAST_SHARE = 0.1
 """Share of the tasks that must be impossible before it counts as a fault."""
 

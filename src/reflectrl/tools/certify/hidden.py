@@ -32,7 +32,7 @@ def check_text(graphs: Sequence[StateGraph], luck: bool, deadline: float) -> Fin
         deadline: time on the clock of `budget` at which to end.
     """
     if luck:
-        return Finding("text", "unknown", "luck decides a part of what actions do, so states cannot be compared")
+        return Finding("text", "unknown", "luck decides some effects of actions, so states cannot be compared")
     winnable = [graph for graph in graphs if graph.distances()[0] < math.inf]
     if not winnable:
         return Finding("text", "unknown", f"no win is known in {len(graphs)} tasks, so needs cannot be compared")
@@ -62,7 +62,7 @@ def check_text(graphs: Sequence[StateGraph], luck: bool, deadline: float) -> Fin
 
 
 def suspects(graphs: Sequence[StateGraph]) -> list[str]:
-    """Return the texts of states that have no shortest way in common, the most frequent ones first."""
+    """Return the texts of states that have no best action in common, the most frequent ones first."""
     best_actions_by_text: dict[str, list[set[str]]] = defaultdict(list)
     for graph in graphs:
         distances = graph.distances()
@@ -80,7 +80,7 @@ def suspects(graphs: Sequence[StateGraph]) -> list[str]:
 
 
 def harmed_by(text: str, graphs: Sequence[StateGraph]) -> tuple[set[int], bool]:
-    """Return the tasks in which a text leads astray, and whether a task alone shows it.
+    """Return the tasks that a text harms, and whether a single task is enough to show the harm.
 
     A task is harmed if no action at this text leaves it a win, or if it and another task have no such action in common.
     """

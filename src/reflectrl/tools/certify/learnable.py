@@ -67,7 +67,7 @@ def _is_whole(row: dict[str, Any]) -> bool:
 
 
 def main(settings: str, folder: str) -> None:
-    """Train in a folder, in this process, and print what the coach says. Nobody would read a report."""
+    """Train in a folder, in this process, and print what the coach says. No report is written."""
     from reflectrl.core.config import read_recipe
     from reflectrl.core.plugins import look_here
     from reflectrl.runs.coaching import coach_lines

@@ -1,4 +1,4 @@
-"""Checks of determinism and isolation: the same walks in fresh processes, in other orders, and beside each other.
+"""Checks of determinism and isolation: the same walks in fresh processes, in other orders, and side by side.
 
 Each order of play gets a process of its own, so nothing that was played before can disturb it. A second process that
 plays the same detects randomness, another hash seed detects dependence on the order of sets, and another order of play

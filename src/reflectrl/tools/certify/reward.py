@@ -18,7 +18,7 @@ from reflectrl.tools.certify.wins import Win
 LOOP_SHARE, PLAYER_SHARE = 0.5, 0.9
 """Shares of a win's return that make a fault: for a loop that pays for ever, and for a player that reads nothing."""
 LASTS = 0.9
-"""Share of the horizon from which on a shortest win counts as lasting: there, being paid for every step is the task."""
+"""Share of the horizon. If a shortest win takes that long, surviving is the task, and a reward per step is no fault."""
 MOST_EPISODES = 40
 """Number of rewarded episodes whose stretches are repeated."""
 MOST_CELLS = 1_500_000

@@ -52,7 +52,7 @@ def verdict(certificate: Certificate) -> str:
 
 
 def badge(certificate: Certificate) -> str:
-    """Return an SVG badge with the verdict. It loads nothing."""
+    """Return an SVG badge with the verdict. It loads no other files."""
     left, right = "reflectrl certify", "sound" if certificate.is_sound else f"faulty: {', '.join(certificate.faults)}"
     colour = GOOD if certificate.is_sound else BAD
     first, second = (round(len(text) * LETTER + 2 * MARGIN) for text in (left, right))

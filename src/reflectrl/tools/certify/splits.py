@@ -29,12 +29,12 @@ LARGE_SHARE, LEAST_TASKS = 0.2, 3
 
 @dataclass(frozen=True)
 class Overlap:
-    """Tasks of a split that play as training tasks do.
+    """Tasks of a split that play like training tasks.
 
     Attributes:
         split: name of the split.
         tasks: number of tasks that were compared.
-        repeated: number of them that play as a training task, estimated if wins were compared for some of them.
+        repeated: number of them that play like a training task, estimated if wins were compared for some of them.
         are_distinct: True if no two training tasks among those compared play alike.
     """
 
@@ -73,13 +73,13 @@ def check_splits(env: TextEnv, luck: bool, deadline: float) -> Finding:
         return Finding("splits", "ok", words, figures)
     words = f"{largest.repeated} of {largest.tasks} {largest.split} tasks play as a training task does"
     if len(training) == 1 and largest.share == 1 and is_one_world(env, next(iter(training.values()))):
-        about = "all tasks are the same world: test tasks say how reliably it is played, not how it carries over"
+        about = "all tasks are the same world: test tasks show how reliably it is played, not how well play generalises"
         return Finding("splits", "note", about, figures)
     if luck and not largest.are_distinct:
         return Finding("splits", "note", f"{words}; only luck differs", figures)
     if largest.share > LARGE_SHARE or (largest.are_distinct and largest.repeated >= LEAST_TASKS):
         return Finding("splits", "fault", f"{words}: they are not new", figures)
-    return Finding("splits", "note", f"{words}, by chance perhaps", figures)
+    return Finding("splits", "note", f"{words}, perhaps by chance", figures)
 
 
 def overlap(env: TextEnv, split: str, training: dict[str, list[Task]], luck: bool, deadline: float) -> Overlap:

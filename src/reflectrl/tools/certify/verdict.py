@@ -1,4 +1,4 @@
-"""Vocabulary of a certificate: findings of the checks, and the verdict they add up to."""
+"""Findings of the checks, and the certificate that they make up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 State = Literal["ok", "fault", "note", "unknown"]
 
 CHECKS = {
-    "promises": "keeps the promises on which players and learners rely",
+    "promises": "the promises on which players and learners rely are kept",
     "deterministic": "the same task, seed and actions give the same texts, in every process",
     "isolated": "an episode does not depend on what else is played, before it or beside it",
     "splits": "no test task is a training task",

@@ -46,9 +46,9 @@ def download(url: str, path: Path, progress: ProgressCallback = lambda done, tot
         part.replace(path)
     except urllib.error.HTTPError as error:
         raise UserError(f"{url}: the server says {error.code} {error.reason}") from error
-    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address at all
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: not an address
         why = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise UserError(f"{url}: {why}; the same command goes on from what is there") from error
+        raise UserError(f"{url}: {why}; run the same command again to continue") from error
 
 
 def _fetch(url: str, part: Path, progress: ProgressCallback) -> None:
@@ -78,7 +78,7 @@ def _opened(url: str, part: Path) -> Any:
         if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise
         error.close()
-        return _ask(url, headers)  # what is there is no beginning of that file: from the start
+        return _ask(url, headers)  # the part is not the beginning of that file, so start anew
 
 
 def _ask(url: str, headers: dict[str, str]) -> Any:

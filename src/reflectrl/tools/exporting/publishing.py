@@ -50,7 +50,7 @@ def check_publication(wanted: Publication) -> None:
     if wanted.name.count("/") != 1:
         raise UserError(f"--push {wanted.name!r}: the name of a repository is OWNER/NAME")
     if not wanted.licence:
-        raise UserError("--push needs --licence: under which one the agent is published, such as apache-2.0")
+        raise UserError("--push needs --licence, the licence to publish under, such as apache-2.0")
     if constants.is_offline_mode():
         raise UserError("--push needs a network, and HF_HUB_OFFLINE is set")
 
@@ -124,7 +124,7 @@ def _ancestry(recipe: Recipe) -> str:
                 f"It was trained from {hub_name(source)}, whose licence ({CATALOGUE[source].licence}) holds too."
             )
         elif source != "scratch":
-            name = hub_name(source) or "a model that lay in a folder of its author's, and is not named here"
+            name = hub_name(source) or "a model in a local folder, which is not named here"
             sentences.append(f"It was trained from {name}; the licence of that model holds too.")
     return " ".join(sentences)
 
@@ -160,7 +160,7 @@ def _without_paths(recipe: Recipe) -> Recipe:
     model: dict[str, Any] = {key: value if hub_name(value := getattr(recipe.model, key)) else "" for key in keys}
     model["source"] = model["source"] or "scratch"
     plain = Recipe()
-    sections = {  # addresses of endpoints stay behind, as in an exported agent
+    sections = {  # addresses of endpoints are left out, as in an exported agent
         name: plain.sections[name] if getattr(section, "not_exported", False) else section
         for name, section in recipe.sections.items()
     }

@@ -29,7 +29,7 @@ def note(recipe: Recipe, free: float | None = None) -> str:
     if need.peak * count <= free:
         return summary
     fitting = [f"with {words} it needs {most / GIB:.2f}" for words, _, most in _thriftier(recipe) if most <= free]
-    return f"{summary}: too little for texts so long; {'; '.join(fitting[:3]) or 'set a smaller model.context'}"
+    return f"{summary}: too little for texts of that length; {'; '.join(fitting[:3]) or 'set a smaller model.context'}"
 
 
 def side_by_side(recipe: Recipe) -> int:

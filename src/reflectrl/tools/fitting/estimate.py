@@ -2,7 +2,7 @@
 
 Nothing is loaded for it, not even torch. The headers of safetensors files list every tensor with its shape, and
 `config.json` gives the rest. So a dry run can show the estimate. `benchmarks/fitting.py` compares it with the memory
-that is really used.
+that is actually used.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def estimate(recipe: Recipe, pass_bytes: float = PASS) -> Need | None:
         return None
     try:
         role_shapes = [shape_of(find_model(model.source_of(role))) for role in ROLES]
-    except UserError:  # which the run itself will say
+    except UserError:  # the run itself will report it
         return None
     if not all(role_shapes):
         return None

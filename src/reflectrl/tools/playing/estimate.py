@@ -1,4 +1,4 @@
-"""`estimate`: the success that a trained arm would have, estimated from a log that another player has played."""
+"""`estimate`: the success that a trained arm would have, estimated from a log of another player."""
 
 from __future__ import annotations
 

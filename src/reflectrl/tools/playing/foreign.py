@@ -50,7 +50,7 @@ def foreign_line(line: str) -> tuple[ForeignEpisode, set[str]]:
     except RecursionError as error:
         raise ValueError("too deeply nested") from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error.msg.removesuffix(' at')} at column {error.colno}") from error
+        raise ValueError(f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}") from error
     _require(dict, "an episode", data)
     if "schema" in data:
         return as_foreign(from_line(line)), set()
@@ -112,7 +112,7 @@ def _task(data: dict[str, Any]) -> Task | str:
 
 def _require_among(action: str | int, actions: tuple[str, ...]) -> None:
     if len(set(actions)) < len(actions):
-        raise ValueError("'actions' has one of them twice")
+        raise ValueError("'actions' lists an action twice")
     if isinstance(action, int) and not 0 <= action < len(actions):
         raise ValueError(f"'action' is {action}, and there are actions 0 to {len(actions) - 1}")
     if isinstance(action, str) and action not in actions:
@@ -120,7 +120,7 @@ def _require_among(action: str | int, actions: tuple[str, ...]) -> None:
 
 
 def _unread(data: dict[str, Any], known_keys: tuple[str, ...]) -> set[str]:
-    """Return keys that are not read. A key that nearly has the name of a known key is an error."""
+    """Return keys that are not read. A key that is almost spelled like a known one is an error."""
     unread = set(data) - set(known_keys)
     for key in sorted(unread):
         if difflib.get_close_matches(key, known_keys, n=1, cutoff=0.8):

@@ -21,7 +21,7 @@ COMMANDS = {
     "drop": "/drop: forget this episode and begin the next",
     "help": "/help: this",
 }
-"""Commands beside actions. An unambiguous beginning is enough: /u, /r TEXT."""
+"""Commands besides actions. An unambiguous beginning is enough: /u, /r TEXT."""
 
 Kind = Literal["act", "hand over", "quit", "undo", "reflect", "mistake", "comment", "drop", "help", "wrong"]
 

@@ -69,7 +69,7 @@ def play(
             assert player is not None
             jobs = (Job(task, seed, {"player": who}) for task in tasks)
             played = rollout(jobs, lambda: make(section), Watched(player), reflector, batch=1)
-        may_win = False  # an episode was won, or it was said already why none is
+        may_win = False  # True once an episode was won, or once the doubt was printed
         for count, episode in enumerate(played, start=1):
             if episode is not None:
                 if recorder is not None:

@@ -67,7 +67,7 @@ class Session:
             Quit: the person typed `q`, or the input ended.
             UserError: the environment raised an error.
         """
-        while not (self.env.done and self._is_kept()):  # where it is not, the last step has been taken back
+        while not (self.env.done and self._is_kept()):  # if it is not kept, steps were undone
             turn = self._turn()
             if turn is None:
                 return None
@@ -76,7 +76,7 @@ class Session:
         return self._episode() if self.recording.steps else None
 
     def _see(self, observation: Observation) -> None:
-        """Show an observation to the players. The episode is a new one for them, since they cache texts by episode."""
+        """Show an observation to the players, as a new episode, since they cache texts by episode."""
         self.live = LiveEpisode(self.env, self.task, self.seed, self.rng, observation)
         self.live.steps = self.recording.steps
         if self.reflector is not None and not self.env.done:

@@ -85,7 +85,7 @@ class ImportEpisodes:
 
 @dataclass(frozen=True)
 class EstimateSuccess:
-    """Estimate the success that a trained arm would have, from a log that another player has played.
+    """Estimate the success that a trained arm would have, from a log of another player.
 
     Nothing is played. The log must hold the probability of every choice, as logs of sampled evaluations do.
     """

@@ -39,7 +39,7 @@ def converted(file: Path, half: bool = False) -> Path:
     The folder is named by the file's content and lies in the cache. So a file may move, and is converted only once.
 
     Args:
-        half: keep the weights in bfloat16, half as large.
+        half: keep the weights in bfloat16, which halves the folder's size.
 
     Raises:
         UserError: there is no such file, it is not of a kind that can be read, or the folder cannot be written.
@@ -60,7 +60,7 @@ def convert(file: Path, folder: Path, half: bool = False) -> None:
     Raises:
         UserError: as `converted`.
     """
-    quiet = redirect_stderr(io.StringIO())  # of the library's progress bars
+    quiet = redirect_stderr(io.StringIO())  # hides the library's progress bars
     with quiet:
         model, tokenizer = read_gguf(file, torch.bfloat16 if half else torch.float32)
     require_writable(folder.parent, f"folder of models {folder.parent}")
@@ -76,7 +76,7 @@ def convert(file: Path, folder: Path, half: bool = False) -> None:
                 os.fsync(written.fileno())
         part.chmod(0o755)
         if folder.exists():
-            shutil.rmtree(folder)  # without a config.json, it was no model
+            shutil.rmtree(folder)  # without a config.json, it is not a model
         part.rename(folder)
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {reason(error)}") from error
@@ -98,7 +98,7 @@ def read_gguf(file: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     """
     with file.open("rb") as opened:
         if opened.read(len(MAGIC)) != MAGIC:
-            raise UserError(f"model {str(file)!r} is no GGUF file (it does not begin with {MAGIC.decode()})")
+            raise UserError(f"model {str(file)!r} is not a GGUF file (it does not begin with {MAGIC.decode()})")
     require_gguf()
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -1,6 +1,6 @@
 """The header of a GGUF file, read within the bounds of the file: scalar settings and the sizes of tensors.
 
-Libraries trust the lengths that a header gives. In a hostile file, they read on for ever beyond its end.
+Libraries trust the lengths that a header gives. With a hostile file, they read on for ever beyond its end.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_header(file: Path) -> Header:
             name = cursor.string()
             shapes[name] = tuple(cursor.take("Q") for _ in range(cursor.take("I")))
             cursor.skip(struct.calcsize("<IQ"))  # type and offset
-        if sum(map(prod, shapes.values())) > 16 * len(data):  # in fewer bits than any quantisation has
+        if sum(map(prod, shapes.values())) > 16 * len(data):  # no quantisation stores 16 numbers in a byte
             raise ValueError("its tensors are larger than the file")
         return Header(settings, shapes)
 

@@ -29,7 +29,7 @@ class LoadPlayers(RunOption):
         """Return the recipe with the loaded players as the initial models of their roles."""
         if self.load is None:
             if self.load_arm:
-                raise UserError("--load-arm names an arm of the run that --load names")
+                raise UserError("--load-arm needs --load RUN: it names an arm of that run")
             return recipe
         policy, reflector = players_in(self.load, self.load_arm)
         model = replace(recipe.model, policy=str(policy.resolve()))

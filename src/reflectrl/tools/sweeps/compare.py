@@ -161,7 +161,7 @@ def show_differences(out: Console, paired: Sequence[Difference]) -> None:
         return
     title = "paired differences of success on the same tasks, in points, with 95 % intervals"
     rich_table = Shown(
-        "arm", "beside", "tasks", "difference", "tasks × seeds", "verdict", title=title, title_justify="left"
+        "arm", "compared with", "tasks", "difference", "tasks × seeds", "verdict", title=title, title_justify="left"
     )
     for difference in paired:
         rich_table.add_row(
@@ -188,6 +188,6 @@ def _cell(cell: Cell | None) -> str:
 
 
 def page(comparison: Comparison) -> str:
-    """Return the page as text. It loads nothing from anywhere."""
+    """Return the page as text. It loads no other files."""
     render = template("compare.html.j2", "reflectrl.tools.sweeps", cell=_cell, points=points).render
     return render(comparison=comparison, css=Markup(asset("page.css")))

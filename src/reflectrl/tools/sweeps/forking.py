@@ -42,7 +42,7 @@ class Fork(RunOption):
         """Copy the artifacts that can be reused, unless the new run has begun already."""
         if self.fork is not None and not (folder / "recipe.toml").is_file():
             copied_keys = take_over(recipe, self.fork, folder)
-            console(120).print(f"taken over from {self.fork}: {len(copied_keys)} artifacts", soft_wrap=True)
+            console(120).print(f"copied from {self.fork}: {len(copied_keys)} artifacts", soft_wrap=True)
 
 
 def take_over(recipe: Recipe, source: Path, folder: Path) -> list[str]:
@@ -62,7 +62,7 @@ def take_over(recipe: Recipe, source: Path, folder: Path) -> list[str]:
             _copy(path, folder / path.relative_to(source))
         new_state.made[key] = dict(record)
     if new_state.made:
-        new_state.auto_precision = source_state.auto_precision  # what is taken over goes on as it began
+        new_state.auto_precision = source_state.auto_precision  # a copied training keeps its precision
         new_state.write()
     return list(new_state.made)
 

@@ -1,7 +1,7 @@
 """Paired differences of success between arms of runs, on the tasks that both have played.
 
-A difference on the same tasks says more than two separate intervals, since luck with the tasks cancels out. Of
-two intervals, over tasks and over seeds, the wider one is taken.
+A difference on the same tasks says more than two separate intervals, since luck with the tasks cancels out. The
+interval covers both an interval over tasks and an interval over seeds.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Difference:
 def difference(first: Wins, second: Wins) -> tuple[float, float, float, int, int] | None:
     """Compute the mean difference of success, its interval, and the numbers of tasks and seeds.
 
-    Seeds that both have are paired; otherwise each one's mean over its seeds is compared. Returns None if no task was
-    played by both.
+    Seeds that both have are paired; if there are none, the means over each side's seeds are compared. Returns None if
+    no task was played by both.
     """
     seeds = sorted(first.keys() & second.keys())
     pairs: list[tuple[Rates, Rates]]
@@ -105,8 +105,8 @@ def difference(first: Wins, second: Wins) -> tuple[float, float, float, int, int
 def over_tasks(differences: Sequence[float]) -> tuple[float, float]:
     """Compute an interval of the mean of paired differences, each from -1 to 1.
 
-    Two further tasks are assumed, half of one won by either side alone, so that the interval keeps its width where all
-    differences are equal (Agresti and Min 2005, for matched pairs), with Student's t for few tasks.
+    Two pseudo-tasks are added, half a task for each of the four outcomes of a pair, so that the interval keeps its
+    width if all differences are equal (Agresti and Min 2005, for matched pairs). Student's t allows for few tasks.
     """
     from scipy.stats import t
 
@@ -132,7 +132,7 @@ def differences(runs: Sequence[Run], folders: Sequence[Path], called: Sequence[s
     """Compare the learned arms of runs in pairs, on the last stage of each split.
 
     Arms of the same name are compared across runs, each with the first run that has it. Where two runs share no learned
-    arm, their best ones are compared. Within a run, each learned arm is compared with the best arm that learns nothing.
+    arm, their best ones are compared. Within a run, each learned arm is compared with random play.
     """
     gaps = []
     for split, sampling in _kinds(runs):

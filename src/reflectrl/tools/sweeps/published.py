@@ -60,8 +60,8 @@ def published_rows(name: str) -> list[PublishedRow]:
 def against(run: Run, called: str, rows: Sequence[PublishedRow]) -> list[str]:
     """Compare the learned arms of a run with published rows of the same split and sampling, a line for each pair.
 
-    The tasks of a published row are not at hand, so the difference is not paired: its interval is that of Newcombe 1998
-    (method 10), from the two intervals.
+    The tasks of a published row are not available, so the difference is not paired. Its interval is made from the two
+    intervals (Newcombe 1998, method 10).
     """
     lines = []
     scores = [score for score in (run.results.summary if run.results else ()) if score.arm not in REFERENCES]
@@ -72,7 +72,7 @@ def against(run: Run, called: str, rows: Sequence[PublishedRow]) -> list[str]:
             lines.append(_line(score, called, row))
     if not lines:
         measured = ", ".join(dict.fromkeys(f"{row.split} tasks, {row.sampling}" for row in rows))
-        lines.append(f"{called}: nothing to compare with {rows[0].name}, which was measured on {measured}")
+        lines.append(f"{called}: it has no results to compare with {rows[0].name}, which was measured on {measured}")
     return lines
 
 

@@ -39,7 +39,7 @@ class Compare:
             raise UserError("compare needs two runs or more, or a run and published rows (--against results/NAME)")
         kinds = {kind_of(folder) for folder in self.runs}
         if len(kinds) > 1:
-            raise UserError("compare: these runs are of different kinds, with nothing in common to be compared")
+            raise UserError("compare: these runs are of different kinds, so there is nothing to compare")
         kind = kinds.pop()
         compare_runs = kind.compare
         if self.out.suffix in (".csv", ".tex"):
@@ -98,7 +98,7 @@ class Sweep:
         folder = self.folder or Path("runs") / f"{read_recipe(path).name}-sweep"
         points_by_folder = {folder / name_of(point, varied(points)): point for point in points}
         for point in points:
-            read_recipe(path, words_of(point))  # a mistake in the last one is told before the first one runs
+            read_recipe(path, words_of(point))  # so that a mistake in the last one shows before the first one runs
         if self.dry_run:
             console(160).print("\n".join(map(str, points_by_folder)), soft_wrap=True)
             return

@@ -41,7 +41,7 @@ class AlarmsConfig:
     """Raise an alarm if the mean success of the last `patience` updates is this far below the stage's best such
     mean."""
     solved: Share = 0.95
-    """Success rate from which a task counts as solved, so that a deterministic policy is no alarm."""
+    """Success rate from which a task counts as solved, so that a deterministic policy raises no alarm."""
     roll_backs: Natural = 2
     """Largest number of roll-backs of a training. At the next alarm, the training stops."""
 

@@ -108,11 +108,11 @@ def table(folder: Path, width: int) -> Table:
 
 
 def fitting(title: str, rows: Sequence[Sequence[str]], alarms: Sequence[str], width: int) -> Table:
-    """Return the table without empty columns, and without the last ones that the width has no room for.
+    """Return the table without empty columns, and without the last columns if they do not fit the width.
 
     Args:
         rows: cells in the order of `HEADINGS`; missing ones at the end are empty.
-        alarms: lines that stand below the table.
+        alarms: lines below the table.
         width: number of characters of a line.
     """
     padded, columns, widest = list[list[str]](), list[int](), dict[int, int]()
@@ -134,10 +134,10 @@ def fitting(title: str, rows: Sequence[Sequence[str]], alarms: Sequence[str], wi
 
 
 def condition(folder: Path) -> str:
-    """Return whether a run is complete, running or interrupted, in a word."""
+    """Return whether a run is complete, running, or interrupted (with the command that continues it)."""
     if is_complete(folder):
         return "complete"
-    return "running" if is_running(folder) else f"interrupted; reflectrl run {folder / 'recipe.toml'} goes on"
+    return "running" if is_running(folder) else f"interrupted; continue with: reflectrl run {folder / 'recipe.toml'}"
 
 
 def is_running(folder: Path) -> bool:

@@ -50,7 +50,7 @@ class Trackers:
                     self._open[kind] = self._opened(kind)
                 self._open[kind].log(numbers(metrics), step=step)
             except Exception as error:  # of any kind: accounts, addresses, versions
-                raise UserError(f"tracker {kind}: {one_line(error)}; the same command goes on") from error
+                raise UserError(f"tracker {kind}: {one_line(error)}; run the same command again to continue") from error
             note.write_text(str(step), encoding="ascii")
         return "", ""
 

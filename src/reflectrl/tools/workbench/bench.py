@@ -1,4 +1,4 @@
-"""`bench`: run the programs under `benchmarks/`. Prints a table per part, each beside a plain implementation."""
+"""`bench`: run the programs under `benchmarks/`. Prints a table per part, compared with a plain implementation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTS = {
     "play": "two-player play: steps/s of the engine against Hugging Face's generate and one forward pass per choice",
     "update": "the RL update: packed episodes against step-by-step encoding",
     "sft": "supervised fine-tuning: useful tokens/s against transformers.Trainer",
-    "offline": "offline learning: A-LoL's speed and memory beside those of plain likelihood",
+    "offline": "offline learning: speed and memory of A-LoL against plain likelihood",
     "choices": "choice scoring: enumeration and action texts against one forward pass per action",
     "identical": "identical prompts: memories of both players on and off",
     "memory": "two players on one backbone; the update's peak with a small and a large vocabulary (MiB)",
@@ -35,7 +35,7 @@ PRETRAINED = ("play", "update", "sft", "choices")
 
 @dataclass(frozen=True)
 class Bench:
-    """Measure speed and memory on this machine, beside a plain implementation. Use a machine without other load."""
+    """Measure speed and memory on this machine against a plain implementation. Use a machine without other load."""
 
     parts: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PART")] = ()
     """Parts to measure: play, update, sft, offline, choices, identical, memory, environments, alfworld; all if none is
@@ -74,7 +74,7 @@ class Bench:
     def __call__(self, settings: Sequence[str]) -> None:
         """Measure each part and print its table when it is done."""
         if settings:
-            raise UserError(f"bench knows no {settings[0]!r}")
+            raise UserError(f"unknown option {settings[0]!r} (reflectrl bench --help lists all)")
         self._check()
         package = _programs()
         settings_module = importlib.import_module(f"{package}.settings")

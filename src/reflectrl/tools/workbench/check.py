@@ -1,4 +1,4 @@
-"""`check_text_env`: test the rules for environments on which players, teachers and learners rely.
+"""`check_text_env`: test the rules on which players, teachers and learners of an environment rely.
 
 Each rule is tried on real episodes, and gymnasium's own checker runs last. The first broken rule is named.
 """

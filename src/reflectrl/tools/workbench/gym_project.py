@@ -19,7 +19,7 @@ from reflectrl.core.plugins import look_here, one_line
 from reflectrl.core.types import UserError
 
 EPISODES, STEPS = 30, 100
-"""Random play that is looked at: number of episodes, and the longest."""
+"""Random play that is examined: number of episodes, and their largest number of steps."""
 WIDEST = 16
 """Largest number of values of an observation that is put into words."""
 MINIGRID = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
@@ -32,7 +32,7 @@ COMMON = {
     ("MountainCar", 3): ("push left", "wait", "push right"),
     ("Acrobot", 3): ("turn left", "wait", "turn right"),
 }
-"""Names of actions that gymnasium gives in its documentation only: (start of the id, number of actions) → names."""
+"""Names of actions that gymnasium gives only in its documentation: (start of the id, number of actions) → names."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def look_at(id: str) -> GymProject:
     """Make a gymnasium environment, play it at random for a moment, and describe what a project needs to know.
 
     Raises:
-        UserError: there is no such environment, its actions are not discrete, or it shows pictures only.
+        UserError: there is no such environment, its actions are not discrete, or it shows only pictures.
     """
     env = _make(id)
     try:

@@ -95,14 +95,14 @@ def refuse_name(name: str) -> str:
         UserError: names the problem.
     """
     if not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
-        raise UserError(f"{name!r} is no name of a Python package: a letter, then letters, digits and _, as in my_env")
+        raise UserError(f"{name!r} is not a valid package name: a letter, then letters, digits and _, as in my_env")
     for path in Path(name), Path(f"{name}.py"):
         if path.exists():
-            raise UserError(f"{path} is there already; nothing was written")
+            raise UserError(f"{path} already exists; nothing was written")
     if name in (*announced("envs"), *recipes()) or importlib.util.find_spec(name) is not None:
-        raise UserError(f"{name!r} is the name of something that is installed; choose another one")
+        raise UserError(f"{name!r} is the name of an installed module or recipe; choose another name")
     if class_name(name) in TAKEN:
-        raise UserError(f"{name!r} would call its class {class_name(name)}, as one of reflectrl is; choose another one")
+        raise UserError(f"{name!r} would name its class {class_name(name)}, as reflectrl does; choose another name")
     return name
 
 

@@ -40,7 +40,7 @@ class CheckFirst(RunOption):
             check_text_env(functools.partial(make, recipe.env))
         except EnvCheckError as error:
             raise UserError(
-                f"environment {name!r} breaks a promise: {error}; mend it, or train as it is with --no-check"
+                f"environment {name!r} breaks a promise: {error}; fix it, or train without the check: --no-check"
             ) from error
         except UserError:
             raise

@@ -17,7 +17,7 @@ PUT = re.compile(r"You (?:move|put) the ([\w ]+) (?:to|in/on) the ([\w ]+)\.")
 TREATED = re.compile(r"You (heat|cool|clean) the ([\w ]+) using the ")
 LIT = re.compile(r"You turn on the ([\w ]+)\.")
 NUMBERS_SHOWN = 3
-"""Largest number of places of a kind that are listed. The others are listed once these were looked at."""
+"""Largest number of places of a kind that are listed. The others are listed once these have been looked at."""
 AROUND = re.compile(r"Looking quickly around you, you see (.+?)\.")
 
 

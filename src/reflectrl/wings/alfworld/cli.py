@@ -127,7 +127,7 @@ def _archive_name(url: str) -> str:
     try:
         address = urlsplit(url)
     except ValueError as error:
-        raise UserError(f"{url}: no address: {error}") from error
+        raise UserError(f"{url} is not a valid address: {error}") from error
     if address.scheme not in ("http", "https") or not address.path.endswith(ARCHIVES):
         raise UserError(f"{url}: expected the http or https address of an archive ({', '.join(ARCHIVES)})")
     return re.sub(r"[^\w.-]", "_", address.netloc + address.path)
@@ -147,7 +147,7 @@ def _fetched(url: str, folder: Path) -> Path:
             return archive
     except UserError as error:
         archive.unlink()
-        raise UserError(f"{url} gave no archive of games: {error}") from error
+        raise UserError(f"{url} is not an archive of games: {error}") from error
 
 
 def _report(imported: Imported) -> None:
@@ -167,7 +167,7 @@ def _show(store: Path, named: str) -> None:
     shelves = {split: open_shelf(named, split) for split in splits_in(store) or SETS[:1]}
     counts = {split: Counter(entry.type for entry in shelf.entries) for split, shelf in shelves.items()}
     generated = any(shelf.generated for shelf in shelves.values())
-    print(f"{store}{' (generated games: results on them are no ALFWorld scores)' if generated else ''}")
+    print(f"{store}{' (generated games: results on them are not ALFWorld scores)' if generated else ''}")
     print(" " * 32 + "".join(f"{split:>14}" for split in shelves))
     for kind in TYPES:
         print(f"  {kind:30}" + "".join(f"{counts[split][kind]:14}" for split in shelves))

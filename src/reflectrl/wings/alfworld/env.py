@@ -56,13 +56,13 @@ class AlfworldEnv(TextEnv):
             first). If none was seen, it says so and where to look next; with `prior`, the most promising places come
             first.
         prior: use knowledge from outside the game: the kinds of places in which ALFWorld's training games keep each
-            kind of thing. The searching expert then always has it, and players read it if `guide` is on. Without it,
-            places are looked at by name.
-        recall: number of last commands, with their replies, shown above the status instead of the whole text, which the
-            status sums up. Prompts become far shorter. Without the status, the introduction stands above them, and
-            nothing tells what was seen before: that takes a reflector that keeps notes. 0 shows the whole text.
-        analysis: the teacher's text: "advice" for the next command, or "belief", the notes of a reflector that carries
-            its reflections, and then the next command.
+            kind of thing. The searching expert uses it, and with `guide` players read it too. If False, places are
+            searched in order of their names.
+        recall: number of recent commands, with their replies, to show above the status. They replace the whole text,
+            which the status sums up, so prompts become far shorter. Without the status, only the introduction stands
+            above them, so a reflector has to keep notes of what was seen earlier. 0 shows the whole text.
+        analysis: the teacher's text. "advice" gives the reason for the next command, and the command. "belief" gives
+            the notes of a reflector that carries its reflections, and then the next command.
         milestone: reward for each of found, taken, prepared and placed, at its first time; 0 turns them off. They are
             the environment's subgoals either way, for `rl.milestone_coef`.
         step_cost: reward subtracted at every step.
@@ -118,7 +118,7 @@ class AlfworldEnv(TextEnv):
             raise UserError("alfworld: horizon must be at least 1; variants, limit and recall at least 0")
         require_known("alfworld", "split", validation, list(SPLITS))
         if guide and not status:
-            raise UserError("alfworld: with guide on, status must be on: it is the status that guides")
+            raise UserError("alfworld: guide = true needs status = true, since guide changes the status")
         if engine == "textworld" and (not source or dialect != "current"):
             raise UserError("alfworld: engine 'textworld' needs source = DIR (official layout) and the current dialect")
         self.games, self.pattern = games, SUBSETS.get(subset, subset)
@@ -143,14 +143,14 @@ class AlfworldEnv(TextEnv):
         require_known("alfworld", "stage", stage, self.stages)
         entries = [entry for entry in self._entries(split) if self._is_in(entry, stage)]
         variants = range(1 + self.variants if split == "train" else 1)  # 0 is the game as it is
-        if split == "validation" and self.official[split] == "train":  # not those that are trained on
+        if split == "validation" and self.official[split] == "train":  # variants that are not trained on
             variants = range(self.variants + 1, self.variants + 3)
         return [self._task_of(entry, split, stage, variant) for variant in variants for entry in entries]
 
     def _task_of(self, entry: Entry, split: str, stage: str, variant: int) -> Task:
         name = entry.id if not variant else f"{entry.id}#{variant}"
         payload = {"game": entry.id, "set": self.official[split], "type": entry.type}
-        # What is reported of generated games must not be taken for an ALFWorld score.
+        # The name keeps results on generated games from being taken for ALFWorld scores.
         env = "alfworld-generated" if self._shelf(self.official[split]).generated else "alfworld"
         return Task(name, env, {**payload, "variant": variant} if variant else payload, split, stage)
 

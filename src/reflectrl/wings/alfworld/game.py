@@ -219,6 +219,6 @@ def _bits(words: frozenset[str], order: Sequence[str]) -> int:
     return sum(1 << i for i, word in enumerate(order) if word in words)
 
 
-@cache  # few sets, in many games
+@cache  # thousands of games share a few sets
 def _words(bits: int, order: tuple[str, ...]) -> frozenset[str]:
     return frozenset(word for i, word in enumerate(order) if bits >> i & 1)

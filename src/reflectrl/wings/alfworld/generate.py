@@ -68,7 +68,7 @@ def generate_game(seed: int, task_type: str | None = None) -> GameFiles:
     A seed gives the same game in every process.
 
     Args:
-        seed: a number not below 0.
+        seed: a non-negative integer.
         task_type: one of `game.TYPES`; None draws a type, with the probabilities of the official sets.
 
     Raises:

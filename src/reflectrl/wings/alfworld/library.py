@@ -140,7 +140,7 @@ def require_fillable(store: Path, generated: bool, replace: bool) -> None:
     if splits_in(store) and is_generated(store) != generated and not replace:
         stored, new = ("generated", "real") if is_generated(store) else ("real", "generated")
         raise UserError(
-            f"{store} holds {stored} games, which {new} ones must not be mixed with: "
+            f"{store} holds {stored} games, which must not be mixed with {new} ones: "
             "--replace removes them, --store DIR puts the new ones elsewhere"
         )
 

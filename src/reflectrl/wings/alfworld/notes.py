@@ -1,7 +1,7 @@
 """Notes about a house in one line: all of the belief state that the next commands may depend on.
 
 A reflector that carries its reflections writes them anew at each step, from its previous notes and from the reply to
-the last command. Nothing in them is known from elsewhere.
+the last command. They hold nothing that the text did not show.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ class _Search:
         if held_thing in self.wanted and not ready and self.ability in self.house.game.things[held_thing].abilities:
             for index in self.tools:
                 yield self._step(state, (self.verb, held_thing, index), done=state.done | {held_thing})
-        # What is ready goes to its goal, unless a doubled thing lies there already and is only to be prepared.
+        # A prepared thing goes to the goal. A doubled thing may lie there already: then it can be put anywhere.
         if held_thing == self.first_held and (not ready or self.doubled):
             destinations = self.places
         elif ready:
@@ -251,7 +251,7 @@ class _Search:
             change["opened"] = state.opened | {index}
         return deed, cost, state._replace(location=receptacle.location, **change)  # type: ignore[arg-type]
 
-    # ---- how far it is at least ------------------------------------------------------------------------------------
+    # ---- lower bound of the cost -----------------------------------------------------------------------------------
 
     def _bound(self, state: _State) -> int:
         """Return a lower bound on the commands that a win takes. It is 0 only when the game is won."""

@@ -55,10 +55,10 @@ def _goal(task_type: str, literals: frozenset[Fact]) -> Goal:
         return Goal(kinds[variables["holds"][1]], lamp=kinds[variables["istoggled"][0]])
     placed = [fact for fact in literals if fact[0] == "inreceptacle"]
     if not placed or len(placed) > 2 or len(states) > 1:
-        raise GameError("its goal is none that ALFWorld's task types have")
+        raise GameError("its goal matches none of ALFWorld's task types")
     goal = Goal(kinds[placed[0][1]], kinds[placed[0][2]], states[0] if states else "", count=len(placed))
     if (goal.count == 2) != (task_type == "pick_two_obj_and_place") or "issliced" in variables:
-        raise GameError(f"its goal is not that of {task_type}")
+        raise GameError(f"its goal does not match its task type, {task_type}")
     return goal
 
 
@@ -157,7 +157,7 @@ def _names(ids: set[str]) -> dict[str, str]:
 
 
 def _require_possible(game: Game) -> None:
-    """Refuse a game that can be seen at once to have no solution."""
+    """Raise GameError if a game obviously has no solution."""
     goal = game.goal
     treatment = TREATMENTS.get(goal.state)
     needed = {"pickupable", treatment.ability} if treatment else {"pickupable"}

@@ -55,10 +55,10 @@ class ReferenceHouse:
 
     @classmethod
     def from_folder(cls, source: str, game: Game) -> ReferenceHouse:
-        """Load the game with that id from a folder of the official layout.
+        """Start a compiled game from its files in a folder of the official layout.
 
         Raises:
-            UserError: there is none.
+            UserError: the folder has no such game.
         """
         paths = sorted(Path(source).glob(f"**/{game.id}/initial_state.pddl"))
         if not paths:
@@ -76,7 +76,9 @@ class ReferenceHouse:
             _name(self._env._entity_infos)
             self._state = self._env.reset()
         except SystemExit:
-            raise UserError("the reference engine cannot solve this game's translation") from None
+            raise UserError(
+                "the reference engine cannot translate this game (its planner rejects the PDDL files)"
+            ) from None
         finally:
             sys.argv = arguments
 

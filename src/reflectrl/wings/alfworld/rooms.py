@@ -1,4 +1,4 @@
-"""Furniture of four kinds of rooms, for generated games. The proportions of the official sets, set by hand.
+"""Furniture of four kinds of rooms, for generated games. Proportions were set by hand, after the official sets.
 
 Kinds are spelled as in ALFWorld's files. The table of what each kind of receptacle can hold is ALFRED's own.
 """

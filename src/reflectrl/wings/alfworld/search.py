@@ -24,7 +24,7 @@ def advise(beliefs: Beliefs, goal: Goal, legal: Collection[str], prior: bool = T
 
     Args:
         legal: the commands that are possible now.
-        prior: look in likely places first. If False, places are looked at by name.
+        prior: look in likely places first. If False, search places in order of their names.
     """
     if beliefs.held and kind_of(beliefs.held) != goal.kind:
         return _put_away(beliefs, legal)

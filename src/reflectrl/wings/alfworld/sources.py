@@ -121,7 +121,7 @@ def _in_archive(path: Path, stack: ExitStack) -> Iterator[tuple[GamePath, str, R
                 yield *game_file, read
     except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         why = str(error).partition("\n")[0].rstrip(":")
-        raise UserError(f"{path}: cut off, damaged or no archive at all ({why})") from error
+        raise UserError(f"{path}: cut off, damaged, or not an archive ({why})") from error
 
 
 def _in_zip(path: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
@@ -145,5 +145,5 @@ def _is_wanted(archive: Path, name: str, size: int) -> bool:
     """Return whether a member is a file of a game. Raise UserError if it is but is too large."""
     wanted = _game_path(PurePosixPath(name).parts) is not None
     if wanted and size > MOST_BYTES:
-        raise UserError(f"{archive}: {name} has {size} bytes, which no game's file has")
+        raise UserError(f"{archive}: {name} has {size:,} bytes; a game's file has at most {MOST_BYTES:,}")
     return wanted

@@ -10,7 +10,7 @@ from reflectrl.wings.alfworld.game import Goal
 from reflectrl.wings.alfworld.search import delivered, target
 
 KINDS_SHOWN = 4
-"""Largest number of kinds of places listed for a missing thing. The others are listed once these were looked at."""
+"""Largest number of kinds of places listed for a missing thing. The others are listed once these have been searched."""
 _WORD = re.compile("[a-z]+")
 
 

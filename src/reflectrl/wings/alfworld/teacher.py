@@ -54,7 +54,7 @@ def _advised(env: AlfworldEnv) -> Advice:
 
 
 def analyse(beliefs: Beliefs, advice: Advice, command: str, last: str) -> str:
-    """Write one line: whether the last command was of use, what is known that matters now, and what to do next.
+    """Write one line: whether the last command was useful, what is known that matters now, and what to do next.
 
     Args:
         advice: the searching expert's command and its reason.

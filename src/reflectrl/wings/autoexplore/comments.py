@@ -28,7 +28,7 @@ _PASSED_OVER = re.compile(
     r"#(?:pragma once|ifndef\b.*|define \w+)",
     re.I,
 )
-"""Lines that are no comment, but may stand before the comment about the file."""
+"""Lines that are not comments, but may stand before the comment about the file."""
 _BETWEEN = re.compile(r"@\w|#\[|\[[A-Z]|template\b")
 """Annotations and attributes, which may stand between a definition and its comment."""
 _TYPE = re.compile(r"[\w *]+")
@@ -103,7 +103,7 @@ class Comments:
         return ""
 
     def _blocks(self, lines: list[str]) -> list[list[str]]:
-        """Return the comments before the first line of code. Lines that are no comment separate them."""
+        """Return the comments before the first line of code. Lines that are not comments separate them."""
         blocks: list[list[str]] = [[]]
         inside = False
         for line_index, line in enumerate(map(str.strip, lines)):

@@ -40,7 +40,7 @@ class Filters:
     """Filters of files to leave out. Links, devices, pipes, sockets and `.git` are always left out."""
 
     ignored: bool = True
-    """Leave out files that the repository's .gitignore files name. Files above the root or the user's do not count."""
+    """Leave out files that the repository's .gitignore files name. Rules from outside the repository do not count."""
     hidden: bool = True
     """Leave out names that begin with a dot."""
     tests: bool = True
@@ -52,7 +52,7 @@ class Filters:
     configuration: bool = False
     """Keep hidden names that configure the project, such as `.github` and `.eslintrc.json`."""
     nested_tests: bool = False
-    """Keep folders called `test` below another folder: `django/test` is no test. Test files are left out."""
+    """Keep folders called `test` below another folder: `django/test` holds no tests. Test files are left out."""
     min_characters: int = 10
     """Smallest number of characters of a file, without white space at both ends. Shorter files are left out."""
 
@@ -114,7 +114,7 @@ def encoding_of(data: bytes) -> str:
 
 
 MOST_ENTRIES = 1_000_000
-"""Largest number of files and folders. With more, the user named no repository but a home folder or a disk."""
+"""Largest number of files and folders. With more, the user probably named a home folder or a disk."""
 DEEPEST = 64
 """Largest depth of nested folders that are walked."""
 

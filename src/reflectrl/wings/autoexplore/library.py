@@ -70,7 +70,7 @@ class Library:
         """Read the questions of a split or imported set.
 
         Raises:
-            UserError: there is no such set, a line is no question, or a question is about an unknown repository.
+            UserError: there is no such set, a line is not a question, or a question is about an unknown repository.
         """
         if split not in self.splits:
             raise UserError(f"{self.folder} has no questions {split!r}; there are {', '.join(self.splits) or 'none'}")
@@ -127,10 +127,10 @@ def _opened(path: Path, changed: int) -> Library:
 def _entry_of(row: object, location: str) -> RepoEntry:
     keys = [field.name for field in fields(RepoEntry)]
     if not isinstance(row, dict) or not {"name", "split"} <= set(row):
-        raise UserError(f"{location}: no repository: it needs a name and a split")
+        raise UserError(f"{location}: not a repository: it needs a name and a split")
     arguments = {key: row.get(key, "") for key in keys}
     if not all(isinstance(value, str) for value in arguments.values()):
-        raise UserError(f"{location}: no repository: its values are not texts")
+        raise UserError(f"{location}: not a repository: its values are not texts")
     if not arguments["name"] or "/" in arguments["name"] or arguments["name"].startswith("."):
-        raise UserError(f"{location}: {arguments['name']!r} is no name of a repository")
+        raise UserError(f"{location}: {arguments['name']!r} is not a valid name of a repository")
     return RepoEntry(**arguments)

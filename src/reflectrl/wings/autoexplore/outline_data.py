@@ -70,7 +70,7 @@ def csv_outline(text: str, delimiter: str = "") -> Iterator[Definition]:
 
 
 def csv_header(text: str, delimiter: str = "") -> tuple[int, list[str]]:
-    """Return the first line (from 1) that is no comment, and its cells if they are names: unique and no numbers."""
+    """Return the first line (from 1) that is not a comment, and its cells if they are names: unique, no numbers."""
     lines = text.split("\n", _MOST_REMARKS)
     index = next((index for index, line in enumerate(lines[:_MOST_REMARKS]) if not line.startswith("#")), 0)
     delimiter = delimiter or max(",;\t|", key=lines[index].count)

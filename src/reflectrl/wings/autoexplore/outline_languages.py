@@ -35,7 +35,7 @@ class Language:
         masked: expression for comments and strings, which are blanked.
         rules: pairs of kind and expression. Group "name" is the name of the definition, and the optional group "parent"
             its owner. The match ends after the "(" of a function. The first rule that matches a line wins. The kind
-            "within" is no definition, but owns the definitions inside it (Rust's `impl`).
+            "within" is not a definition, but owns the definitions inside it (Rust's `impl`).
         type_first: True if a parameter's name follows its type.
     """
 

@@ -83,7 +83,7 @@ def _rst_headings(lines: list[str]) -> Iterator[Heading]:
         if lines[index][0].isspace() and not over:
             continue
         if not over and index and lines[index - 1].strip() and not lines[index - 1].startswith(".."):
-            continue  # no title, but the last row of a table
+            continue  # not a title, but the last row of a table
         yield index + 1, levels.setdefault((below[1], over), len(levels) + 1), plain(title), index + 2
 
 

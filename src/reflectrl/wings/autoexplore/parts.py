@@ -1,4 +1,4 @@
-"""The parts of this wing that runs and the command line find: verbs, and an option of `run`."""
+"""Entry points of this wing for the command line: its verbs, and an option of `run`."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def read_questions(path: str | os.PathLike[str]) -> list[Question]:
     """Read the questions of a file, in its order. Unknown keys are ignored.
 
     Raises:
-        UserError: the file cannot be read, or a line is no question. The message names the file and the line.
+        UserError: the file cannot be read, or a line is not a question. The message names the file and the line.
     """
     return [question_of(row, location) for row, location in rows_of(Path(path))]
 
@@ -45,14 +45,14 @@ def rows_of(path: Path) -> list[tuple[Any, str]]:
     """Decode each line of a JSON-lines file; return pairs (value, location for messages).
 
     Raises:
-        UserError: the file cannot be read, or a line is no valid JSON.
+        UserError: the file cannot be read, or a line is not valid JSON.
     """
-    rows = read_json_lines(path, parse_json, "no JSON", skip_blank=True)
+    rows = read_json_lines(path, parse_json, "not valid JSON", skip_blank=True)
     return [(row, f"{path}:{line_number}") for line_number, row in rows]
 
 
 def question_of(row: Any, location: str) -> Question:
-    """Convert a decoded line to a question; raise UserError, with the location, if it is none."""
+    """Convert a decoded line to a question; raise UserError, with the location, if it is not one."""
     try:
         gold = row["gold"]
         texts = [row["id"], row["repo"], row["question"], row["source"], row.get("licence", "")]
@@ -62,7 +62,7 @@ def question_of(row: Any, location: str) -> Question:
         return Question(identity, repo, question, tuple(gold), source, licence, bool(row.get("dominant", False)))
     except (KeyError, TypeError, AttributeError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise UserError(f"{location}: no question: {why}") from error
+        raise UserError(f"{location}: not a question: {why}") from error
 
 
 def write_questions(path: str | os.PathLike[str], questions: Iterable[Question]) -> None:
@@ -71,6 +71,6 @@ def write_questions(path: str | os.PathLike[str], questions: Iterable[Question])
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Write JSON lines to a temporary file beside `path`, then replace `path` by it."""
+    """Write JSON lines to a temporary file beside `path`, then replace `path` with it."""
     with writing(path), replacing(path) as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -105,7 +105,7 @@ class Repository:
         return self._stamps[path]
 
     def is_left_out(self, path: str) -> bool:
-        """Return whether something lies at a path on disk that is no file of the repository, or lies behind a link."""
+        """Return whether something on disk at a path is not a file of the repository, or lies behind a link."""
         try:
             return path not in self._stamps and self._sandbox.exists(path)
         except OSError:

@@ -66,7 +66,7 @@ class Sandbox:
         """Open a folder as a file descriptor within the `with` block.
 
         Raises:
-            OSError: the folder does not exist, is no folder or a link, is on another device, or cannot be read.
+            OSError: the folder does not exist, is not a folder, is a link, is on another device, or cannot be read.
         """
         descriptor = os.open(self.root, _folder_flags())
         try:
@@ -138,8 +138,8 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
 def version_of(folder: int) -> tuple[int, int] | None:
     """Return a value that changes whenever an open folder gets or loses an entry: its inode, and its time of change.
 
-    None if the last change is so recent that another one could have the same time, since clocks of file systems tick
-    a few hundred times a second only.
+    None if the last change is so recent that another one could have the same time, since clocks of file systems
+    tick only a few hundred times a second.
     """
     status = os.fstat(folder)
     if time.time_ns() - status.st_ctime_ns < SETTLED_NS:

@@ -74,7 +74,7 @@ class AutoExploreTeacher(Teacher):
 def _best(env: AutoExploreEnv) -> str:
     """Return the first action of a shortest sequence to a file that answers."""
     if not env.gold:
-        raise UserError(f"autoexplore: {env.task.id}: nobody knows the answer")
+        raise UserError(f"autoexplore: {env.task.id}: the question has no known answer, so there is no expert")
     return min((env.walk.way_to(path) for path in env.gold), key=len)[0]
 
 

@@ -3,7 +3,7 @@
 The text follows BabyAI-Text (Carta et al. 2023): the goal, what the agent sees in its partial view, what it carries.
 There is one departure, which `memory` turns off. Things that have gone out of view are named as well, as the agent
 would remember them. If the goal speaks of "behind you" and the like, things also say where they were at the start.
-Otherwise a small model that reads one observation at a time could not know what it has just turned its back to. A
+Otherwise a small model that reads one observation at a time could not know what it has just turned its back on. A
 history of past observations would say the same in ten times as many tokens.
 """
 

@@ -72,6 +72,6 @@ class Guide:
         for taken in (action, None):
             try:
                 return int(self._bot.replan(taken))
-            except Exception:  # it asserts and raises whatever it likes
+            except Exception:  # the bot fails with assertions and many other errors
                 self._employ()
         return None

@@ -124,11 +124,11 @@ class View:
         return None if carried is None else f"a {carried.color} {carried.type}"
 
     def ahead(self) -> str | None:
-        """Return what blocks a step forward; None if nothing that the agent knows of does."""
+        """Return what blocks a step forward; None if the agent knows of nothing there."""
         return self.beside((1, 0))
 
     def beside(self, place: Place) -> str | None:
-        """Return what blocks a cell beside the agent; None if nothing that the agent knows of does."""
+        """Return what blocks a cell beside the agent; None if the agent knows of nothing there."""
         if place in self.walls:
             return "a wall"
         near = (thing for thing in self.things() if thing.place == place and thing.article != DOOR["open"])

@@ -31,7 +31,7 @@ class OpenEnvEnv(TextEnv):
         listed: field of the observation with the names that are legal now, for environments that list them.
         text: fields of the observation to show, in order, a single one without its name; () shows all.
         horizon: steps per episode.
-        win: an episode is won if its last reward is greater.
+        win: an episode is won if its last reward is greater than this.
         truncated: field of the observation that is true if the episode was ended by a limit of the server, not by the
             task. OpenEnv itself has one flag for both kinds of end. A missing field counts as false.
         timeout: seconds to wait for an answer.
@@ -64,7 +64,9 @@ class OpenEnvEnv(TextEnv):
                 f"openenv: {url!r} is not on this machine; forward its port: ssh -L 8000:localhost:8000 HOST"
             )
         if isinstance(actions, str) or not (actions or listed):
-            raise UserError("openenv: name the actions by 'actions', or by 'listed' the field that lists them")
+            raise UserError(
+                "openenv: set 'actions' to the actions, or 'listed' to the field of the observation that lists them"
+            )
         super().__init__(horizon)
         self.url, self.field, self.listed, self.text, self.win = url, field, listed, text, win
         self.actions = dict(actions) if isinstance(actions, Mapping) else {name: {field: name} for name in actions}
@@ -88,7 +90,7 @@ class OpenEnvEnv(TextEnv):
         try:
             return getattr(self._client, what)(*arguments, **named)
         except Exception as error:  # of websockets, asyncio or the client itself
-            hint = "; one session per episode played side by side is needed: its max_concurrent_envs"
+            hint = "; the server needs a session per concurrent episode: raise its max_concurrent_envs"
             closed = "ConnectionClosed" in type(error).__name__ or "CAPACITY" in str(error)
             raise UserError(f"openenv: {self.url}, {what}: {one_line(error)}{hint if closed else ''}") from error
 
@@ -120,7 +122,7 @@ class OpenEnvEnv(TextEnv):
         names = self.text or [name for name in self._seen if name not in (self.listed, "metadata")]
         missing = [name for name in names if name not in self._seen]
         if missing:
-            raise UserError(f"openenv: the observation has no field {missing[0]!r}, but {', '.join(self._seen)}")
+            raise UserError(f"openenv: the observation has no field {missing[0]!r}; it has {', '.join(self._seen)}")
         texts = [str(self._seen[name]).rstrip() for name in names]
         labelled = [f"{name}: {text}" for name, text in zip(names, texts, strict=True)]
         return "".join(f"{line}\n" for line in (texts if len(self.text) == 1 else labelled))

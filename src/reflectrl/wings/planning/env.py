@@ -1,7 +1,7 @@
 """Planning domains as `TextEnv`s: a search in which the agent picks the next state, or a walk move by move.
 
-`FrontierEnv` asks the question of BeelineBench: which of the states that a search has reached, and not explored yet,
-is to be explored next? `WalkEnv` shows one state and its legal moves. Both take their tasks from trials that are not
+`FrontierEnv` asks the question of BeelineBench: which of the states that a search has reached but not explored should
+it explore next? `WalkEnv` shows one state and its legal moves. Both take their tasks from trials that are not
 official ones (`trials.py`), and write states in short texts (`wording.py`).
 """
 
@@ -49,9 +49,9 @@ class PlanningEnv(TextEnv):
             "word_ladder" and "wikispeedia", where `python -m beelinebench download` has fetched their data.
         train: trials per domain for training: one number for all, or a number for each domain by name (numbers of
             domains that are left out do not matter). A search of Countdown takes 3 to 8 decisions and one of
-            Blocksworld some 20, so equal numbers of trials are very different numbers of decisions.
+            Blocksworld some 20, so equal numbers of trials give very different numbers of decisions.
         validation, test: trials per domain.
-        horizon: most decisions of an episode.
+        horizon: largest number of decisions in an episode.
 
     Raises:
         UserError: `beelinebench` is not installed, a domain is unknown or has no number, or a number is out of range.
@@ -79,7 +79,7 @@ class PlanningEnv(TextEnv):
             raise UserError(
                 f"{self.name}: needs a domain, 1 to {MOST_TRIALS} trials a split, and a horizon of 1 or more"
             )
-        rules()  # says now that the package is missing, if it is
+        rules()  # raises UserError at once if the package is missing
         for domain in set(DOWNLOADED).intersection(self.domains):
             downloaded(domain)
 
@@ -94,7 +94,7 @@ class PlanningEnv(TextEnv):
         first = FIRST_TRIAL[split]
         return [
             Task(f"{self.name}-{domain}-{trial}", self.name, {"domain": domain, "trial": trial}, split)
-            # Domain by domain: in turns, tasks that are drawn evenly from the list could miss a domain altogether.
+            # Domain by domain: if domains alternated, tasks drawn evenly from the list could miss one altogether.
             for domain in self.domains
             for trial in range(first, first + self.sizes.get(split, self.train[domain]))
             if not (split == "train" and is_left_out(domain, trial))
@@ -120,15 +120,15 @@ class PlanningEnv(TextEnv):
 class FrontierEnv(PlanningEnv):
     """Search for the goal: pick one of the states reached so far, which is explored, until the goal is picked.
 
-    The search is the benchmark's: the start is explored first, a single state is explored without a question, and of
-    more than 255 states random ones are forgotten. The reward of a success is the benchmark's score: the states on a
-    shortest path, divided by the states explored. The texts of the actions are states, so there are more of them than
-    there are labels: play with `play.scoring = "options"`.
+    The search is the benchmark's: the start is explored first, a single state is explored without a question, and
+    random states are dropped while there are more than 255. The reward of a success is the benchmark's score: the
+    states on a shortest path, divided by the states explored. The texts of the actions are states, so there are more of
+    them than there are labels: play with `play.scoring = "options"`.
 
     In training, the 8-puzzle shows no official board and no neighbour of one.
 
     Args:
-        train_frontier: most states that the search of a training task holds; random ones are forgotten. Short questions
+        train_frontier: most states that the search of a training task holds; random ones are dropped. Short questions
             are quicker to learn from. Other tasks follow the benchmark's limit.
     """
 

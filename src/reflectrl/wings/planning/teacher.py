@@ -53,7 +53,8 @@ class FrontierTeacher(Teacher):
     def questions(self, env: FrontierEnv) -> Sequence[AuxiliaryQuestion]:
         """Ask, in keys and doors, whether a door of the list is open in some state of the frontier.
 
-        Without it, a policy ignores a list that is right: nothing else ties the doors in it to the doors in a state.
+        It ties the doors of the list to the doors of a state. The recipe `beeline` turns it off (`sft.auxiliary_coef`),
+        since it did not pay there.
         """
         if env.domain != "keys_doors" or not env.frontier:
             return ()
@@ -70,7 +71,7 @@ class FrontierTeacher(Teacher):
         return estimates.index(min(estimates))
 
     def analyse(self, env: FrontierEnv) -> str:
-        """Name the doors to open, in order. The other questions say nothing that could be worked out beforehand.
+        """Name the doors to open, in order. The questions of other domains allow no such work in advance.
 
         The text of the observation must show what an analysis says, and it shows the goal only: the states are actions.
         """
@@ -93,7 +94,7 @@ class WalkTeacher(Teacher):
         return weights(self.action_costs(env))
 
     def baseline_action(self, env: WalkEnv) -> int:
-        """Return the move to the state that the benchmark's classic heuristic takes for the nearest."""
+        """Return the move to the state that is nearest by the benchmark's classic heuristic."""
         estimates = [env.problem.heuristic(move.state) for move in env.moves.values()]
         return estimates.index(min(estimates))
 

@@ -1,7 +1,7 @@
 """Short texts for the benchmark's questions: every function reads the package's text and writes a few words.
 
 A question holds up to 255 states, and a model reads all of them, so their length is what a decision costs. The short
-texts say the same as the package's and nothing besides, a few of its words excepted: no heuristic, no move ahead. Two
+texts say what the package's say, without some of its words, and nothing more: no heuristic, no look ahead. Two
 states have the same short text only if the package writes them alike. Because a short text is made from the text alone,
 a policy that learned on short texts can answer the package's questions too.
 
@@ -131,7 +131,7 @@ def keys_doors_state(text: str) -> str:
     """Write the room, the keys of doors that are closed still, and the open doors."""
     match = ROOM.fullmatch(text)
     if match is None:
-        raise UserError(f"keys and doors: {text!r:.80} is no state of the benchmark")
+        raise UserError(f"keys and doors: {text!r:.80} is not a state of the benchmark")
     keys, doors = _listed(match[2]), _listed(match[3])
     words = [f"at{(match[1] or START).title()}"]
     words += [f"has{key.title()}" for key in sorted(keys) if key not in doors]
@@ -192,7 +192,7 @@ SIGNS = {
 
 
 def domain_of(goal: str) -> str | None:
-    """Return the domain of a question by its goal; None if it is of no domain here."""
+    """Return the domain of a question by its goal; None if it belongs to none of these domains."""
     return next((domain for domain, sign in SIGNS.items() if goal.startswith(sign)), None)
 
 
@@ -200,7 +200,7 @@ def shorten(goal: str, context: str, options: Sequence[str]) -> tuple[str, tuple
     """Return a question of the benchmark in short texts: the question, and its options in the same order.
 
     Raises:
-        UserError: the question is of no domain here, or an option cannot be read.
+        UserError: the question belongs to none of these domains, or an option cannot be read.
     """
     domain = domain_of(goal)
     if domain is None:

@@ -54,9 +54,9 @@ class ReasoningGym(Data):
         try:
             settings = json.loads(self.settings)
         except ValueError as error:
-            raise UserError(f"data reasoning-gym: --settings is no JSON: {error}") from error
+            raise UserError(f"data reasoning-gym: --settings is not valid JSON: {error}") from error
         if not isinstance(settings, dict):
-            raise UserError(f"data reasoning-gym: --settings is a JSON object, not {self.settings!r:.60}")
+            raise UserError(f"data reasoning-gym: --settings must be a JSON object, not {self.settings!r:.60}")
         sets = [list(rows(name, settings, split, count, seen)) for name in self.dataset]
         return (row for group in zip(*sets, strict=True) for row in group)
 

@@ -46,7 +46,7 @@ def dataset(name: str, settings: Mapping[str, Any], seed: int) -> Any:
         raise UserError(f"reasoning-gym has no data set {name!r}{_near(name, datasets)}")
     if RUNS_ANSWERS.search(inspect.getsource(datasets[name][0].score_answer)):
         raise UserError(
-            f"reasoning-gym: {name} judges answers by running them as code; nothing that a model wrote is run"
+            f"reasoning-gym: {name} scores answers by running them as code, which is unsafe; choose another data set"
         )
     try:
         return package().create_dataset(name, seed=seed, **settings)
@@ -102,8 +102,8 @@ def score(origin: Mapping[str, Any], prompt: str, answer: str) -> float:
         raise UserError(f"reward reasoning_gym: {one_line(error)} in {dict(origin)}") from error
     if prompt_of(entry) != prompt:
         raise UserError(
-            f"reward reasoning_gym: question {origin['index']} of {origin['dataset']} is another one in the version"
-            " that is installed; make the data again: reflectrl data reasoning-gym"
+            f"reward reasoning_gym: question {origin['index']} of {origin['dataset']} is a different one in the"
+            " installed version; make the data again: reflectrl data reasoning-gym"
         )
     try:
         return float(questions.score_answer(answer.strip(), entry))

@@ -17,7 +17,7 @@ class ReasoningGymScore:
 
     Args:
         after: marker before the answer, such as "####" for models that think aloud first. If it occurs, only the text
-            behind its last occurrence is scored.
+            after its last occurrence is scored.
     """
 
     def __init__(self, after: str = "") -> None:

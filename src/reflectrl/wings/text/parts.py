@@ -1,4 +1,4 @@
-"""The parts of this wing that runs and the command line find: its kind of run, sections of recipe keys, verbs."""
+"""Entry points of this wing for runs and the command line: its kind of run, sections of recipe keys, verbs."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ UNLIMITED = 500
 OUT_OF_TURNS = re.compile(r"turn limit|used all \d+ moves", re.IGNORECASE)
 """Pattern of a game's reason for its end if it was cut off, neither won nor lost on the board."""
 ROUTE = (
-    "name them by 'candidates', or, where an answer has to be written freely, train token by token on prompts with"
+    "list them in 'candidates' or, if answers have to be written freely, train token by token on prompts with"
     " rewards: the arm ppo of text tasks (docs/bridges.md)"
 )
 
@@ -80,7 +80,7 @@ class TextArenaEnv(TextEnv):
         if callable(candidates):
             return candidates
         if isinstance(candidates, str) or not all(isinstance(text, str) and text for text in candidates):
-            raise UserError(f"textarena: candidates are a list of texts, not {candidates!r:.60}")
+            raise UserError(f"textarena: candidates must be a list of texts, not {candidates!r:.60}")
         lister = listed(self.id)
         if candidates:
             return lambda game: candidates
@@ -103,7 +103,7 @@ class TextArenaEnv(TextEnv):
                 while isinstance(game, textarena.core.Wrapper):
                     game = game.env
                 game.reset(num_players=1, seed=0)
-            except Exception as error:  # games assert, and raise what they like
+            except Exception as error:  # games fail with assertions and many other errors
                 spec = textarena.envs.registration.ENV_REGISTRY[self.id]
                 refuse_wrong_settings(spec, self.settings, f"textarena: game {self.id!r}")
                 raise UserError(f"textarena: cannot play {self.id!r} alone: {one_line(error)}") from error

@@ -114,10 +114,10 @@ def test_what_cannot_be_exported(run_folder: Path, tmp_path: Path, capsys: Any, 
 def test_nothing_else_is_overwritten(run_folder: Path, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "diary.txt").write_text("dear diary", encoding="utf-8")
     assert main(["export-agent", str(run_folder), "--arm", "sft", "--out", str(tmp_path)]) == 2
-    assert "is no agent's folder" in capsys.readouterr().err
+    assert "agent's folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["diary.txt"]
     assert main(["export-agent", str(tmp_path), "--arm", "sft", "--out", str(tmp_path / "mine")]) == 2
-    assert "no run folder" in capsys.readouterr().err
+    assert "not a run folder" in capsys.readouterr().err
 
 
 def test_which_agent_is_used(agent_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_an_agent_that_needs_its_critic_is_refused(agent_folder: Path, tmp_path:
 
 
 def test_broken_agents_are_refused_in_one_line(agent_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no agent's folder"):
+    with pytest.raises(UserError, match="not an agent's folder"):
         Agent.load(tmp_path)
     broken = tmp_path / "broken"
     shutil.copytree(agent_folder, broken)

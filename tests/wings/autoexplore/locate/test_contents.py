@@ -62,7 +62,7 @@ def test_another_encoding_is_read_and_told(tmp_path: Path) -> None:
     )
     engine = Engine(root, cached=False)
     assert engine.search("numbat", 1)[0].path == "old.py" and engine.remarks() == [
-        "old.py: read as Latin-1, for they are not UTF-8"
+        "old.py: read as Latin-1, because they are not UTF-8"
     ]
 
 
@@ -109,7 +109,7 @@ def test_a_long_minified_line_takes_no_room(tmp_path: Path) -> None:
     root = write(tmp_path, {"static/app.min.js": line, "shop/voucher.py": code, **FILLER})
     engine = Engine(root, cached=False)
     assert engine.search("voucher", 1)[0].path == "shop/voucher.py"
-    assert engine.remarks() == ["static/app.min.js: searched only in part, for they are long"]
+    assert engine.remarks() == ["static/app.min.js: searched only in part, because they are long"]
 
 
 def test_hidden_files_with_secrets_stay_hidden(tmp_path: Path) -> None:

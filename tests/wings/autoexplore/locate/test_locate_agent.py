@@ -62,7 +62,7 @@ def test_json_holds_ranking_and_walk(repo: Path, agent_folder: Path, capsys: Any
 
 def test_mistakes_are_one_line(repo: Path, agent_folder: Path, tmp_path: Path, capsys: Any) -> None:
     for words, about in (
-        (["--model", str(tmp_path)], "no agent's folder"),
+        (["--model", str(tmp_path)], "not an agent's folder"),
         (["--model", str(agent_folder), "--search"], "drop either"),
         (["--modle", "x"], "did you mean '--model'"),
     ):

@@ -90,18 +90,18 @@ def test_changes_are_seen_in_the_overlay_and_never_on_disk(root: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("../out.txt", "no path below"),
-        ("/etc/passwd", "no path below"),
-        ("app/../../out", "no path below"),
-        ("app//x", "no path below"),
-        ("", "no path below"),
-        ("a\0b", "no path below"),
+        ("../out.txt", "not a path below"),
+        ("/etc/passwd", "not a path below"),
+        ("app/../../out", "not a path below"),
+        ("app//x", "not a path below"),
+        ("", "not a path below"),
+        ("a\0b", "not a path below"),
         (".git/hooks/pre-commit", "git's own"),
         ("sub/.GIT/config", "git's own"),
         ("app/settings.py/x", "is a file"),
         ("app", "is a folder"),
         ("x" * 300, "longer than"),
-        ("half \ud800", "half a character"),
+        ("half \ud800", "an unpaired surrogate"),
     ],
 )
 def test_a_file_is_written_below_the_root_only(root: Path, path: str, message: str) -> None:

@@ -47,9 +47,9 @@ def python(code: str) -> dict[str, object]:
         ({"path": "x"}, "a request is an object"),
         ({"do": "reed", "path": "x"}, "did you mean 'read'"),
         ({"do": "read"}, "read needs 'path'"),
-        ({"do": "read", "path": 3}, "must be a text"),
+        ({"do": "read", "path": 3}, "must be a string"),
         ({"do": "read", "path": "README.md", "repo": "/etc"}, "no argument 'repo'"),
-        ({"do": "run", "command": "rm -rf /"}, "list of texts"),
+        ({"do": "run", "command": "rm -rf /"}, "list of strings"),
         ({"do": "run", "command": ["true"]}, "not allowed"),
         ({"do": "read", "path": "absent.md"}, "there is no such file"),
         ({"do": "ls", "path": "absent"}, "no folder"),
@@ -180,7 +180,7 @@ def test_a_program_asks_in_json_lines(root: Path, tmp_path: Path) -> None:
     ]
     ended = session(root, requests, "--json", "--patch", str(patch))
     changed, mistake, shown = map(json.loads, ended.stdout.splitlines())
-    assert ended.returncode == 0 and changed["ok"] and not mistake["ok"] and "no JSON" in mistake["error"]
+    assert ended.returncode == 0 and changed["ok"] and not mistake["ok"] and "not valid JSON" in mistake["error"]
     assert patch.read_text() == shown["patch"] and digests(root) == before
     assert applied(root, patch.read_text())["app/settings.py"] == b"RETRIES = 5\nTIMEOUT = 10\n"
     again = session(root, requests, "--json", "--patch", str(patch))

@@ -73,7 +73,7 @@ def test_a_prompt_without_room_is_named(lm, tmp_path):
 
 def test_another_file_is_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"id": "x"}\n')
-    with pytest.raises(UserError, match=r"a.jsonl:1: no written completion"):
+    with pytest.raises(UserError, match=r"a.jsonl:1: not a completion"):
         read_completions(tmp_path / "a.jsonl")
 
 

@@ -139,7 +139,7 @@ def test_different_prompts_and_wrong_files_are_refused(endpoint, tmp_path):
     with pytest.raises(UserError, match="no completion of prompt '1'"):
         judge(written("a", "b"), written("a"), endpoint, tmp_path / "v.jsonl")
     (tmp_path / "v.jsonl").write_text("hello\n")
-    with pytest.raises(UserError, match="no verdict"):
+    with pytest.raises(UserError, match="not a verdict"):
         judge(written("a"), written("a"), endpoint, tmp_path / "v.jsonl")
 
 

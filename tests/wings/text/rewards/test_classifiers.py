@@ -63,7 +63,7 @@ def test_a_model_without_a_trained_head_is_refused(classifier, tmp_path):
     folder = classifier("bert", 2)
     AutoModel.from_pretrained(folder).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="no trained classifier: it has no classifier"):
+    with pytest.raises(UserError, match="not a trained classifier: it lacks classifier"):
         Classifier(str(tmp_path), 2, "reward 'x'")
 
 

@@ -276,7 +276,7 @@ def test_expert_iteration_imitates_the_best_of_its_own_completions(tmp_path, mon
             {"rewards.fluency": "1.0"},
             "reward Fluency: model 'textattack/roberta-base-CoLA' is neither",
         ),
-        (("run", "orders"), {"processes": "2"}, "a text task is run in one process"),
+        (("run", "orders"), {"processes": "2"}, "a text task runs in one process"),
         (
             ("offline", "--data", "rows.jsonl", "--model", "m"),
             {"algo": "ppo"},

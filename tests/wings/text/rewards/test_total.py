@@ -89,7 +89,7 @@ def test_a_half_written_score_is_computed_again(plugin, tmp_path):
     assert [s.reward for s in build(section, tmp_path / "cache").label(samples("a", "bb"))] == [1, 2]
     assert len(list(map(json.loads, path.read_text().splitlines()))) == 2
     path.write_text("no score\n")
-    with pytest.raises(UserError, match="no score"):
+    with pytest.raises(UserError, match="not a score"):
         build(section, tmp_path / "cache").label(samples("a"))
 
 

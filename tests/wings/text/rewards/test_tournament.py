@@ -103,7 +103,7 @@ def test_no_pair_is_asked_twice_and_a_number_follows_its_company(server: Server,
     assert rewarded(server, samples("a", "bb"), tmp_path) == [0.0, 1.0]
     assert len(server.asked) == 6
     kept.write_text("no verdicts\n")
-    with pytest.raises(UserError, match="no verdict"):
+    with pytest.raises(UserError, match="not a verdict"):
         rewarded(server, samples("a", "bb"), tmp_path)
 
 

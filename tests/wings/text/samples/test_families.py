@@ -121,7 +121,7 @@ class TestHHA:
         account, files = made("hha", tmp_path / "s", tmp_path / "data", held_out=0.0)
         assert {name: len(found) for name, found in files.items()} == {"train.jsonl": 6, "test.jsonl": 6}
         assert [bool(one.meta.get("unjudged")) for one in files["test.jsonl"]] == [False] * 2 + [True] * 2 + [False] * 2
-        assert account.set_aside["data/hh_train_len2/train"] == "cleaner_train stands beside it"
+        assert account.set_aside["data/hh_train_len2/train"] == "cleaner_train replaces it"
         assert account.unread == []
 
     def test_a_broken_list_of_records_is_named(self, tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ class TestSources:
     def test_missing_files_are_named(self, tmp_path: Path) -> None:
         with pytest.raises(UserError, match="nowhere: no such file or folder"):
             find([tmp_path / "nowhere"], (".jsonl",))
-        with pytest.raises(UserError, match=r"no .tsv or .jsonl file, packed by gzip or not"):
+        with pytest.raises(UserError, match=r"no .tsv or .jsonl file, gzipped or not"):
             find([tmp_path], (".tsv", ".jsonl"))
 
     @given(
@@ -477,7 +477,7 @@ class TestStore:
 
     def test_nothing_found_says_why(self, tmp_path: Path) -> None:
         text_of(tmp_path / "r" / "a.jsonl", "{}")
-        with pytest.raises(UserError, match="not one hha sample; files whose names tell no split: r/a"):
+        with pytest.raises(UserError, match="not one hha sample; files whose names contain no split: r/a"):
             made("hha", tmp_path / "s", tmp_path / "r")
         text_of(tmp_path / "r" / "positive.csv", "parent_text,text\n,x\n")
         with pytest.raises(UserError, match="not one reddit sample; left out: 1 no parent_text"):

@@ -327,7 +327,7 @@ BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
     "a reward too few": (hha(), hha(reward=(1,)), "lengths differ: 2 prefix, 2 suffix, 1 reward"),
     "prefix in one piece": (hha(), {**hha(), "prefix": ["a", "b"]}, "prefix must be a list of turns: not 'a'"),
     "no turn": (hha(), hha(["<|assistant|>"]), "empty prefix"),
-    "half marked": (hha(), hha(["<|prompter|>a", "b"]), "turns of which only some name the speaker"),
+    "half marked": (hha(), hha(["<|prompter|>a", "b"]), "only some of the turns name the speaker"),
     "empty completion": (OWN, {**OWN, "id": "b", "completion": "\n"}, "empty completion"),
     "empty prompt": (OWN, {**OWN, "id": "b", "prompt": ""}, "empty prompt"),
     "a number to say": (OWN, {**OWN, "id": "b", "completion": 3}, "completion must be text or messages: not 3"),

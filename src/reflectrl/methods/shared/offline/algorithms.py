@@ -33,7 +33,7 @@ DRAWN = BY_REWARD + A_LOL
 as its source does. With only the few completions of positive advantage, it would forget what the reference knew."""
 
 LEAST_REWARD = 1e-6
-"""Distance from 0 and 1 that rewards keep where logits are taken, so that these stay finite."""
+"""Distance from 0 and 1 to which rewards are clamped before their logits are taken, so that these stay finite."""
 
 UNMOVED: dict[LogAlgorithm, LogAlgorithm] = {
     "r_gold": "wbc", "r_lol": "wbc", "a_lol": "a_lol_ref_free", "a_lol_seq": "a_lol_ref_free",
@@ -70,7 +70,7 @@ class Item(NamedTuple):
     Attributes:
         rows: indices of the completions in their data set.
         rewards: reward of each completion.
-        target: index among the item's completions of the one that PRO also imitates.
+        target: index, within the item, of the completion that PRO also imitates.
     """
 
     rows: tuple[int, ...]
@@ -91,7 +91,7 @@ def items_of(data: Dataset, algorithm: str) -> list[Item]:
         return [Item((row,), (reward,)) for row, reward in enumerate(data.rewards_N.tolist())]
     ranked = rankings(data)
     if not ranked:
-        raise UserError(f"offline: {algorithm} compares completions of one prompt, and no two here differ in reward")
+        raise UserError(f"offline: {algorithm} needs a prompt with two completions of different reward; there is none")
     return pairs(ranked) if algorithm in DPO else ranked
 
 
@@ -109,7 +109,7 @@ def rankings(data: Dataset) -> list[Item]:
         means.sort(key=lambda mean: -mean[0])
         if means[0][0] > means[-1][0]:
             named = [i for i, (_, row) in enumerate(means) if data.imitable and data.imitable[row]]
-            # The best is imitated unless the row names another one, as the rows of HHA do.
+            # The best is imitated, unless the data marks another one (as Anthropic's HHA does).
             target = named[0] if 0 < len(named) < len(means) else 0
             ranked.append(Item(tuple(row for _, row in means), tuple(mean for mean, _ in means), target))
     return ranked

@@ -1,6 +1,6 @@
 """Data of offline learning: prompts with one completion each, a text or an action of an environment.
 
-Both are scored by the engine, which uses no padding. So a completion's log-probabilities depend on its own prompt only.
+Both are scored by the engine, which uses no padding. So a completion's log-probabilities depend only on its own prompt.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 In play, the prompt asks for a good episode. Three ways to say it:
 
-- "return": the return to go, as a number. In play, the target minus what was earned so far. A target that suits a near
-  goal is out of reach of a far one, so the policy is asked for returns that it never saw from there.
+- "return": the return to go, as a number. In play, the target minus what was earned so far. A target that suits a
+  start near the goal is out of reach from one far away, so the policy is asked for returns that it never saw there.
 - "share": where the return of the episode lies between the lowest and the highest return of the same task in the log.
   So returns are normalised per start. In play, the highest.
 - "outcome": whether the episode succeeded, as text. In play, that it does.

@@ -29,9 +29,9 @@ class OfflineConfig:
     without the reference, and "pro"). In a run, each arm sets its own."""
     sampling: Literal["none", "good_priority", "good_random", "all_priority"] = "good_priority"
     """Sampling of the weighted algorithms: "none" draws uniformly from all completions, "good_priority" in proportion
-    to the weight, "good_random" uniformly from completions of positive weight. These leave out rejected answers.
-    "all_priority" is "good_priority" with the rejected answers in the same pool; it only differs for weights by
-    advantage. "nll", "archer" and preferences always draw uniformly."""
+    to the weight, "good_random" uniformly from completions of positive weight. In text tasks, all three leave out
+    rejected answers; "all_priority" is "good_priority" with the rejected answers in the same pool, and only differs for
+    weights by advantage. "nll", "archer" and preferences always draw uniformly."""
     clip: Annotated[float, Range(least=0, most=1)] = 0.9
     """Clip range: importance ratios are clamped to [1 - clip, 1 + clip]. 0 does not clip them."""
     beta: NonNegative = 0.1

@@ -55,7 +55,7 @@ def effect_text(effect: Effect) -> str:
 
 
 def read_effect(text: str) -> Effect | None:
-    """Read what `effect_text` wrote; None if the text is no effect."""
+    """Read what `effect_text` wrote; None if the text is not a valid effect."""
     first, _, rest = text.partition("\n")
     reward_text, _, end = first.partition(" ")
     try:
@@ -71,7 +71,7 @@ def read_effect(text: str) -> Effect | None:
 
 
 def transitions(episodes: Iterable[Episode]) -> Iterator[Transition]:
-    """Yield the steps of a log whose effect it shows. The last step of an episode that was cut off shows none.
+    """Yield the transitions of a log. The last step of a truncated episode is left out: its effect is not logged.
 
     Raises:
         UserError: an observation has a history, so its state is not all that the player saw.
@@ -81,8 +81,8 @@ def transitions(episodes: Iterable[Episode]) -> Iterator[Transition]:
         for step in episode.steps:
             if step.observation.history:
                 raise UserError(
-                    f"offline-morel: task {episode.task.id!r} has observations with a history, whose effects are not"
-                    " predicted; leave this arm out"
+                    f"offline-morel: task {episode.task.id!r} has observations with a history, which the models do"
+                    " not predict; leave this arm out"
                 )
             scenes.append(Scene(step.observation.state, tuple(step.observation.actions)))
         for i, step in enumerate(episode.steps):

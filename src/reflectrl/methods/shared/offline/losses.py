@@ -31,14 +31,14 @@ def token_ratios(logp_NT: Tensor, ref_logp_NT: Tensor) -> Tensor:
 
 
 def clipped(ratios: Tensor, clip: float) -> Tensor:
-    """Clamp ratios to [1 - clip, 1 + clip]; 0 does not. Unlike PPO, there is no minimum with the unclipped ratio."""
+    """Clamp ratios to [1 - clip, 1 + clip], unless clip is 0. PPO's minimum with the unclipped ratio is not taken."""
     if clip == 0:
         return ratios
     return ratios.clamp(1 - clip, 1 + clip)
 
 
 def outside(ratios: Tensor, clip: float) -> Tensor:
-    """Return which ratios `clipped` changes, as booleans of the same shape. Padding counts as unchanged."""
+    """Return a mask of the ratios that `clipped` changes. Padding counts as unchanged."""
     return ((ratios - 1).abs() > clip) & (clip > 0)
 
 

@@ -43,12 +43,12 @@ CODE = (
 
 @dataclass(frozen=True)
 class ReferenceCache:
-    """The reference's view of N completions.
+    """Log-probabilities, values and advantages of N completions under the reference.
 
     Attributes:
         ref_logp_NT: log-probability of each completion's tokens (nats), padded with 0.
         values_N: V of each prompt, in mapped reward units.
-        advantages_N: R - V with its sign (with an utterance-level critic, Q - V).
+        advantages_N: R - V, signed (with an utterance-level critic, Q - V).
     """
 
     ref_logp_NT: Tensor
@@ -100,7 +100,7 @@ def cached_reference(
     outcomes: Callable[[], Outcomes] | None = None,
     needs_value: bool = True,
 ) -> ReferenceCache:
-    """Load the reference's view of the data, or make it: fit the value, then score all completions.
+    """Load the cache of the data, or make it: fit the value, then score all completions under the reference.
 
     Args:
         folder: folder of the cache.
@@ -188,8 +188,8 @@ def load_or_make(
         before = json.loads((folder / CARD).read_text(encoding="utf-8"))
         tensors = load_file(folder / TENSORS)
     except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"{folder} cannot be read ({error}); remove it, and it is made anew") from error
+        raise UserError(f"{folder} cannot be read ({error}); remove it to have it made again") from error
     if differing := [name for name in fingerprints if before.get(name) != fingerprints[name]]:
         named = " and ".join(filter(None, [", ".join(differing[:-1]), differing[-1]]))
-        raise UserError(f"{folder} was made with other {named}; remove it, and it is made anew")
+        raise UserError(f"{folder} was made with other {named}; remove it to have it made again")
     return kind(**tensors)

@@ -47,7 +47,7 @@ class PromptValue(nn.Module):
 
         Args:
             hidden_PTD: hidden states of the prompts' tokens, padded anywhere with anything finite.
-            own_PT: True where a token is a prompt's own.
+            own_PT: True at a prompt's own tokens, False at padding.
         """
         states_PTD = self.dropout(hidden_PTD.to(self.out.weight.dtype))
         query_P1D = self.query.expand(len(states_PTD), -1, -1)
@@ -141,7 +141,7 @@ def split(units: Sequence[str], share: float, seed: int) -> tuple[list[int], lis
     """
     names = sorted(set(units), key=lambda name: named_seed(seed, "held out", name))
     if len(names) < 2:
-        raise UserError("offline: a part of the prompts (or tasks) is held out, so there must be two at least")
+        raise UserError("offline: some of the prompts (or tasks) are held out, so at least two are needed")
     held_out = set(names[: max(1, round(share * len(names)))])
     rows = range(len(units))
     return [i for i in rows if units[i] not in held_out], [i for i in rows if units[i] in held_out]

@@ -32,9 +32,7 @@ def make_sampler(sampling: Sampling, weights_N: Tensor, generator: torch.Generat
     weights_N = weights_N.clamp_min(0)
     good = torch.nonzero(weights_N)[:, 0].tolist()
     if not good:
-        raise UserError(
-            "offline: no completion is better than the reference is expected to do, so nothing can be drawn"
-        )
+        raise UserError("offline: no completion has a positive weight (reward or advantage), so nothing can be drawn")
     if sampling == "good_random":
         return SubsetRandomSampler(good, generator=generator)
     return WeightedRandomSampler(weights_N.double().tolist(), len(good), generator=generator)

@@ -1,8 +1,8 @@
-"""A world of texts that plays by a table of effects.
+"""A text environment that plays by a table of effects.
 
-It stands in for an environment that nobody may play in. `methods/morel.py` fills the table with what several models
-predict alike. An action whose effect is not in the table ends the episode at a cost, so a policy learns to stay where
-the table is right (the pessimistic MDP of Kidambi et al. 2020, "MOReL").
+It replaces an environment that must not be played during training. `methods/morel.py` fills the table with the effects
+that several models predict alike. An action whose effect is not in the table ends the episode at a cost, so a policy
+learns to stay where the table is right (the pessimistic MDP of Kidambi et al. 2020, "MOReL").
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class World(TextEnv):
 
     Args:
         path: the table, as JSON lines.
-        horizon: most steps of an episode.
-        cost: reward of an action whose effect is unknown. It ends the episode.
+        horizon: largest number of steps of an episode.
+        cost: reward of an action whose effect is unknown. Such an action ends the episode.
     """
 
     def __init__(self, path: Path, horizon: int, cost: float) -> None:

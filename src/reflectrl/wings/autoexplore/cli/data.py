@@ -62,7 +62,7 @@ class AutoExploreData(Data):
     store: Annotated[str, tyro.conf.arg(metavar="DIR")] = ""
     """Folder of the library. The default is $REFLECTRL_DATA/autoexplore or ~/.cache/reflectrl/autoexplore."""
     replace: bool = False
-    """Replace an existing library by a new one."""
+    """Replace an existing library with a new one."""
     index: Annotated[str, tyro.conf.arg(metavar="URL")] = ""
     """Package index of --download. The default is pip's index."""
 
@@ -106,7 +106,10 @@ class AutoExploreData(Data):
         yield imports and not one_of, "--import needs --repos DIR, or --download to get the repositories"
         yield self.repos is not None and not imports, "--repos needs --import FILE"
         gets = self.download or bool(self.from_) or imports
-        yield self.stage == "questions" and gets, "--stage questions asks about what is there; leave out the others"
+        yield (
+            self.stage == "questions" and gets,
+            "--stage questions asks about the library's repositories; leave out --download, --from and --import",
+        )
         yield self.replace and not (self.download or self.from_), "--replace needs --download or --from DIR"
         yield self.replace and imports, "--import adds to a library; it cannot --replace one"
         yield (
@@ -116,7 +119,7 @@ class AutoExploreData(Data):
         asks = bool(self.endpoint and self.model)
         yield (
             (self.writer == "endpoint") != asks,
-            "--writer endpoint needs --endpoint URL and --model NAME, and they need it",
+            "--writer endpoint, --endpoint URL and --model NAME go together; give all three, or none",
         )
 
     def _make(self, store: Path) -> None:
@@ -179,7 +182,7 @@ class AutoExploreData(Data):
 
 
 def _put_in_place(made: Path, store: Path) -> None:
-    """Replace the library by the new one. The old one is renamed first, so a failure never leaves half a library."""
+    """Replace the library with the new one. The old one is renamed first, so a failure never leaves half a library."""
     old = store.with_name(f"{store.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if store.exists():

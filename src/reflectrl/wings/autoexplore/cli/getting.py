@@ -81,7 +81,7 @@ def _fetched(pin: Pin, index: str, store: Path) -> RepoEntry:
 def reference(folders: Sequence[Path], store: Path, seed: int, by_task: bool) -> None:
     """Add the user's folders to a library.
 
-    Repositories are divided among the splits. With `by_task` all belong to training, since their questions are divided.
+    Repositories are divided among the splits. With `by_task`, all belong to training: the questions are divided.
     """
     from reflectrl.wings.autoexplore.making.make import add_repositories, split_of_repositories
     from reflectrl.wings.autoexplore.making.repositories import entries, referenced

@@ -38,7 +38,7 @@ def agent_of(model: str, search: bool) -> Agent | None:
     """
     if search:
         if model:
-            raise UserError("--model names an agent, and the other options leave the answer to search; drop either")
+            raise UserError("--model answers with an agent, --search and --names-only without one; drop either")
         return None
     from reflectrl.wings.autoexplore.locate.card import agent_folder, read_card
 
@@ -77,7 +77,7 @@ class Locate:
     open: bool = False
     """Open the first file in $VISUAL or $EDITOR, at its line."""
     questions: Annotated[str, tyro.conf.arg(metavar="FILE")] = ""
-    """File of questions, a JSON object with "question" per line ("-" for stdin); answers are printed likewise."""
+    """File with a JSON object with "question" on each line ("-" for stdin). Answers are printed in the same form."""
     no_cache: bool = False
     """Keep no index in the user's cache folder, and use none. $REFLECTRL_CACHE=off does the same."""
     trace: bool = False
@@ -139,14 +139,14 @@ class Locate:
         from reflectrl.wings.autoexplore.locate.answers import METHODS
 
         what = METHODS["names" if self.names_only else "search"]
-        return f"this is {what}" + ("; it takes no walk to be traced" if self.trace else "")
+        return f"this is {what}" + ("; --trace shows nothing, since only an agent walks" if self.trace else "")
 
 
 def read_questions(name: str) -> list[dict[str, Any]]:
     """Read a file of questions, "-" for stdin.
 
     Raises:
-        UserError: the file cannot be read, or a line is no question. The message names the line.
+        UserError: the file cannot be read, or a line is not a question. The message names the line.
     """
     from reflectrl.wings.autoexplore.search import check_question
 
@@ -161,7 +161,7 @@ def read_questions(name: str) -> list[dict[str, Any]]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise UserError(f"{name}, line {line_number}: no JSON: {error}") from None
+            raise UserError(f"{name}, line {line_number}: not valid JSON: {error}") from None
         if not isinstance(row, dict) or not isinstance(row.get("question"), str):
             raise UserError(f'{name}, line {line_number}: expected an object with a "question"')
         try:
@@ -192,7 +192,7 @@ def open_first(locator: Locator, question: str) -> None:
 
 
 def editor_arguments(editor: str, path: Path, line: int) -> list[str]:
-    """Return how an editor is told to open a file at a line."""
+    """Return the arguments with which an editor opens a file at a line."""
     name = Path(editor).name
     if name in ("code", "codium", "cursor", "windsurf"):
         return ["--goto", f"{path}:{line}"]

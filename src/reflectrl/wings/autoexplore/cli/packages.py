@@ -1,7 +1,7 @@
 """Download packages from a package index (PEP 691, or PEP 503 if the index has no JSON). No code in them is run.
 
-`pip download` would run some: it builds a source distribution to read its metadata. Wheels alone would not do, since
-they leave out the tests and documents that questions are about.
+`pip download` would run some: it builds a source distribution to read its metadata. Wheels alone would not be enough,
+since they leave out the tests and documents that questions are about.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def fetch(
         progress: progress callback.
 
     Returns:
-        The archive, and the pin completed by the chosen version and file.
+        The archive, and the pin completed with the chosen version and file.
 
     Raises:
         NoSuchPackageError: the index has no such package or file.
@@ -105,7 +105,7 @@ def fetch(
 def _verified(archive: Path, pin: Pin) -> Path:
     """Return the archive if its sha256 matches the pin; otherwise remove it and raise UserError."""
     if not pin.sha256:
-        raise UserError(f"the index gives no sha256 of {archive.name}, so that it cannot be verified")
+        raise UserError(f"the index gives no sha256 of {archive.name}, so it cannot be verified")
     with archive.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != pin.sha256:
@@ -138,7 +138,7 @@ def files_of(package: str, index: str) -> list[File]:
     try:
         return _from_json(text, page_url) if kind.endswith("json") else _from_html(text, page_url)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{url}: the answer is no page of a package index ({error!r})") from error
+        raise UserError(f"{url}: the answer is not a page of a package index ({error!r})") from error
 
 
 def _from_json(text: str, page_url: str) -> list[File]:

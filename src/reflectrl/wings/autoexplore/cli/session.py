@@ -31,11 +31,11 @@ class EditSession:
     allow_run: bool = False
     """Allow `run COMMAND`: on a copy of the files, in a bubblewrap container without network."""
     json: bool = False
-    """Read one JSON request per line from stdin, and answer each by a JSON line, for programs."""
+    """Read one JSON request per line from stdin, and answer each with a JSON line, for programs."""
     patch: Annotated[str, tyro.conf.arg(metavar="FILE")] = ""
     """File to which the changes are written at the end, for `git apply`. It must not exist yet."""
     seconds: Annotated[float, tyro.conf.arg(metavar="S")] = 60.0
-    """Largest number of seconds of a command."""
+    """Time limit of a command, in seconds."""
     memory: Annotated[int, tyro.conf.arg(metavar="MIB")] = 2048
     """Largest address space of each process of a command, in MiB."""
 
@@ -84,7 +84,7 @@ def _parsed(line: str) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"no JSON: {error}") from None
+        raise UserError(f"not valid JSON: {error}") from None
 
 
 class Prompt(cmd.Cmd):
@@ -215,7 +215,7 @@ def _edited(text: str, suffix: str) -> str:
         try:
             return file.read_bytes().decode("utf-8")
         except (OSError, UnicodeDecodeError):
-            raise UserError("the edited file is no UTF-8 text any more; nothing was changed") from None
+            raise UserError("the edited file is not UTF-8 text any more; nothing was changed") from None
 
 
 def _note(text: str) -> None:

@@ -61,9 +61,7 @@ def retrace(env: AutoExploreEnv, episode: Episode) -> list[Stride]:
     for step_index, step in enumerate(episode.steps):
         commands = env.walk.commands()
         if tuple(commands) != step.observation.actions:
-            raise UserError(
-                f"{episode.task.id}: step {step_index} cannot be walked again: other actions are legal there now"
-            )
+            raise UserError(f"{episode.task.id}: step {step_index} cannot be replayed: the legal actions have changed")
         action, choice = step.observation.actions[step.action], step.choice
         probs = dict(zip(step.observation.actions, choice.probs if choice else (), strict=False))
         offered = {command.path: probs.get(name, 0.0) for name, command in commands.items() if command.verb == "id"}
@@ -170,7 +168,7 @@ def _refuse_unplayable(folder: Path, card: Card) -> None:
     if not (folder / POLICY).is_dir():
         raise UserError(f"the agent in {folder} has no {POLICY}/")
     if (folder / POLICY / HEADS).is_file() and card.play.scoring != "options":
-        raise UserError(f"the agent in {folder} needs its critic to play; `locate` takes policies that need none")
+        raise UserError(f"the agent in {folder} needs its critic to play; `locate` supports only policies without one")
 
 
 def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | None]:

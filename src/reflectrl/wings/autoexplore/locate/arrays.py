@@ -22,11 +22,11 @@ _MOST_HEADER = 1 << 20
 
 
 class DamagedError(Exception):
-    """Error: a file of the cache is missing, damaged, or somebody else's. The caller makes it anew."""
+    """Error: a file of the cache is missing, damaged, or another user's. The caller rebuilds it."""
 
 
 def digest(data: bytes | memoryview) -> bytes:
-    """Return the digest of contents. Processors compute this one in hardware."""
+    """Return the SHA-256 digest of contents, which many processors compute in hardware."""
     return hashlib.sha256(data).digest()
 
 
@@ -49,7 +49,7 @@ def unpack(data: memoryview) -> dict[str, NDArray[np.generic]]:
     """Return the arrays, without a copy.
 
     Raises:
-        DamagedError: the bytes are not those that `pack` made.
+        DamagedError: `pack` did not make these bytes.
     """
     start = len(MAGIC) + _DIGEST
     if data[: len(MAGIC)] != MAGIC or digest(data[start:]) != bytes(data[len(MAGIC) : start]):
@@ -77,7 +77,7 @@ def read(path: Path) -> dict[str, NDArray[np.generic]]:
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-                raise DamagedError("it is no file of this user's own")
+                raise DamagedError("it is not this user's own file")
             return unpack(memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)))
         finally:
             os.close(descriptor)

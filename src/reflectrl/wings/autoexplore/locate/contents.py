@@ -21,9 +21,9 @@ class Contents(NamedTuple):
     """Searchable text.
 
     Attributes:
-        text: text. Its lines have the numbers of the file's lines, but in a notebook that is a single line.
-        cut: the file goes on behind the text.
-        undecodable: the file holds bytes that are no text in its encoding.
+        text: text. Its line numbers are the file's, except for a notebook that is stored as a single line.
+        cut: the file continues after the text.
+        undecodable: the file holds bytes that its encoding cannot decode.
     """
 
     text: str
@@ -69,9 +69,10 @@ def _may_be_encoded(path: str, data: bytes) -> bool:
 
 
 def notebook(text: str) -> str:
-    """Return the source of a notebook's cells; the text itself if it is no notebook.
+    """Return the source of a notebook's cells; the text itself if it is not a notebook.
 
-    Jupyter writes a line of source per line. Then all other lines become empty, so that line numbers fit the file.
+    Jupyter writes every line of source on a line of its own. All other lines become empty, so line numbers match the
+    file.
     """
     source_lines, inside, has_source = list[str](), False, False
     for line in text.split("\n"):

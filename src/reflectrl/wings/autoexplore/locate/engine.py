@@ -66,9 +66,9 @@ class Engine:
     def remarks(self) -> list[str]:
         """Describe, one line each, what was not searched or only in part."""
         kinds = (
-            (CUT, "searched only in part, for they are long"),
-            (UNDECODABLE, "read as Latin-1, for they are not UTF-8"),
-            (UNREADABLE, "found by their names alone, for they cannot be read"),
+            (CUT, "searched only in part, because they are long"),
+            (UNDECODABLE, "read as Latin-1, because they are not UTF-8"),
+            (UNREADABLE, "found by their names alone, because they cannot be read"),
         )
         return [line for bit, what in kinds if (line := _remark(self.index.remarks(bit), what))]
 

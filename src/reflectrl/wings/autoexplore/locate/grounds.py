@@ -1,7 +1,7 @@
-"""Grounds for which a file may answer a question: numbers that the ranker weighs.
+"""Grounds: the features by which the ranker decides how well a file answers a question.
 
-The first group is read off the index for all files. The files that stand best there are read, and compared passage by
-passage. Every ground of words is the share of the question's words, weighted by rarity, that occur in some zone of the
+The first group comes from the index, for all files. The files that score best on it are read, and compared passage by
+passage. A ground about words is the share of the question's words, weighted by rarity, that occur in some zone of the
 file or in a passage.
 """
 
@@ -52,7 +52,7 @@ COLUMNS = (
 
 
 class Tables(NamedTuple):
-    """Tables of words; None leaves the grounds out that need one."""
+    """Tables of words. None leaves out the grounds that need the table."""
 
     meaning: Meaning | None = None
     kin: Kin | None = None
@@ -160,7 +160,7 @@ def _of_kin(
 
 
 def _first(corpus: Corpus, table: dict[str, NDArray[np.float32]]) -> NDArray[np.int32]:
-    """Return the candidates: the files that stand best by a plain sum of grounds, and by some grounds alone."""
+    """Return the candidates: the files with the largest sum of grounds, weighted by hand, that match the question."""
     rough = (
         table["bm25"] + 0.6 * table["defined"] + 0.5 * table["stem"] + 0.2 * table["folder"] + 0.3 * table["head"]
         + 0.3 * table["kin stem"] + 0.3 * table["kin defined"] + table["identifiers defined"] + 2 * table["path named"]

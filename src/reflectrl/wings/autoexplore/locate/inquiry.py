@@ -1,4 +1,4 @@
-"""Question of `locate`, taken apart: its words, the identifiers that it names, and the paths that it names."""
+"""Parse a question of `locate`: its words, the identifiers that it names, and the paths that it names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reflectrl.wings.autoexplore.locate.segments import identifier
 from reflectrl.wings.autoexplore.words import spoken
 
 MOST_WORDS = 60
-"""Largest number of distinct words that are searched for: a bug report of pages names its files early."""
+"""Largest number of distinct words that are searched for. A long bug report names its files early."""
 _IDENTIFIER = re.compile(
     r"`([^`\n]{2,80})`"
     r"|\b([A-Za-z]\w*(?:(?:\.|::|->)\w+)+)"  # a.b.c
@@ -40,7 +40,7 @@ class Inquiry:
 
     @classmethod
     def of(cls, text: str) -> Inquiry:
-        """Take a question apart."""
+        """Parse a question."""
         forms: dict[str, str] = {}
         for form, word in spoken(text):
             if len(forms) < MOST_WORDS:

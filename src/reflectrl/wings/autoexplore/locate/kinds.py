@@ -1,4 +1,4 @@
-"""Kinds of files, by path and first bytes: what the search prefers or leaves behind depends on them."""
+"""Kinds of files, by path and first bytes. The search prefers some kinds to others."""
 
 from __future__ import annotations
 

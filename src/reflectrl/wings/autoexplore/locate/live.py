@@ -4,7 +4,7 @@
     index.refresh()
     index.corpus.find("retry")
 
-Only changed files are read again. Many files are taken apart by copies of this process (no program is started).
+Only changed files are read again. If there are many, forks of this process parse them; no program is started.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CUT, UNDECODABLE, UNREADABLE = 1, 2, 4
 
 @dataclass
 class Scanned:
-    """Files that were taken apart: a segment, and for each file its stamp, the digest of its contents, and remarks."""
+    """Files that were parsed: a segment, and for each file its stamp, the digest of its contents, and remarks."""
 
     arrays: Arrays
     paths: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Scanned:
 
 
 def scan(root: Path, paths: Sequence[str]) -> Scanned:
-    """Read files and take them apart. A file that cannot be read is found by its path alone."""
+    """Read and parse files. A file that cannot be read is found by its path alone."""
     sandbox, builder = Sandbox(root), SegmentBuilder()
     scanned = Scanned({})
     for path in paths:
@@ -104,7 +104,7 @@ class LiveIndex:
         """Reason → number of entries that were left out."""
         self.corpus = Corpus([], [], [])
         self.indexed = 0
-        """Number of files that the last refresh took apart."""
+        """Number of files that the last refresh parsed."""
         self.refresh()
 
     def refresh(self) -> None:
@@ -178,7 +178,7 @@ class LiveIndex:
             return []
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         chunks = _chunks(paths, workers if len(paths) >= WORTH_PROCESSES else 1)
-        # Threads do not survive a fork, so a server with threads takes files apart by itself.
+        # Threads do not survive a fork, so a server with threads parses files in its own process.
         alone = workers == 1 or len(chunks) == 1 or threading.active_count() > 1
         if alone:
             return [scan(self.root, chunk) for chunk in chunks]

@@ -56,7 +56,7 @@ class Found(BaseModel):
     """The answer to a question."""
 
     method: str = Field(description="How the files were found.")
-    files: list[File] = Field(description="Best first; empty where no file shares a word with the question.")
+    files: list[File] = Field(description="Best first; empty if no file shares a word with the question.")
 
 
 class Lines(BaseModel):
@@ -71,7 +71,7 @@ class Lines(BaseModel):
 
 Question = Annotated[str, Field(description="What you want to know, in plain words.")]
 Count = Annotated[
-    int | None, Field(description="At most so many files.", json_schema_extra={"minimum": 1, "maximum": MOST_FILES})
+    int | None, Field(description="Largest number of files.", json_schema_extra={"minimum": 1, "maximum": MOST_FILES})
 ]
 Path = Annotated[str, Field(description="Path of a file, relative to the repository's root, as `locate` returns it.")]
 Start = Annotated[int | None, Field(description="First line, from 1.")]

@@ -26,7 +26,7 @@ class Passage:
     Attributes:
         name: name of the definition, or the heading; "" for a paragraph.
         start: offset of its first character.
-        end: offset of the first character behind it.
+        end: offset of the first character after it.
         words: words of its name.
         held: words of the question that it holds.
     """
@@ -69,7 +69,7 @@ class ReadFile:
         while (start := lower.find(prefix, start)) >= 0:
             end = start + len(prefix)
             before = lower[start - 1 : start]
-            # A part of an identifier begins behind a character that is no letter, or with a capital: `maxRetries`.
+            # A part of an identifier begins after a character that is not a letter, or with a capital: `maxRetries`.
             if not before.isalpha() or (text[start].isupper() and not (text[start - 1].isupper())) or prefix.isdigit():
                 match = _LETTERS.match(lower, start)
                 run_end = match.end() if match else end

@@ -34,7 +34,7 @@ MOST_COUNT = 255
 Arrays = dict[str, NDArray[np.generic]]
 _SEPARATORS = bytes(set(range(128)) - set((string.ascii_letters + string.digits).encode()))
 _BLANKED = bytes.maketrans(_SEPARATORS, b" " * len(_SEPARATORS))
-"""Everything that is no letter or digit becomes a space. Bytes of other scripts are kept, and taken apart later."""
+"""Everything that is no letter or digit becomes a space. Bytes of other scripts are kept, and split later."""
 _NAME = re.compile(rb"\w+")
 
 
@@ -133,7 +133,7 @@ class SegmentBuilder:
         row_entry = np.repeat(np.arange(len(term_E)), sizes_E)
         within = np.arange(len(row_entry)) - np.repeat(sizes_E.cumsum() - sizes_E, sizes_E)
         pair = word_X[starts_T[term_E][row_entry] + within] * max(files, 1) + file_E[row_entry]
-        order = pair.argsort()  # not stable, for rows of a pair are added up anyhow
+        order = pair.argsort()  # not stable, since rows of a pair are added up anyway
         pair = pair[order]
         row_entry = row_entry[order]
         first_P = np.flatnonzero(np.diff(pair, prepend=-1))

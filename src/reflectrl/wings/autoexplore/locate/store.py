@@ -1,8 +1,8 @@
 """Cache of indexes in the user's cache folder: one folder per repository, with segments and a list of the files.
 
 A segment is named by its digest and never changes. The list is replaced at once, so two processes can share the folder:
-the later one wins, and segments that it does not know are removed once they are an hour old. Whatever is missing,
-damaged or somebody else's is made anew.
+the later one wins, and segments that it does not know are removed once they are an hour old. What is missing,
+damaged, or owned by another user is built again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from reflectrl.wings.autoexplore.locate.arrays import DamagedError, digest, pack
 from reflectrl.wings.autoexplore.sandbox import Stamp
 
 VERSION = 1
-"""Raise it with every change of what segments hold."""
+"""Increase it whenever the content of segments changes."""
 VARIABLE = "REFLECTRL_CACHE"
-"""Environment variable with the folder of caches; "off" writes none."""
+"""Environment variable with the folder of caches; "off" disables them."""
 UNUSED_SECONDS = 3600
 _LIST = "files"
 _SUFFIX = ".segment"

@@ -13,7 +13,7 @@ from reflectrl.core.types import UserError
 
 ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".zip", ".whl")
 MOST_BYTES = 1 << 30
-"""Largest unpacked size. No archive of a package holds more."""
+"""Largest unpacked size, in bytes. No package should need more."""
 _COMPILED = (".so", ".pyd", ".dll", ".dylib", ".a", ".o", ".pyc")
 _METADATA = ("PKG-INFO", "METADATA")
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
@@ -69,7 +69,7 @@ def _unpack_zip(archive: Path, folder: Path) -> None:
 
 def _require_size(size: int) -> None:
     if size > MOST_BYTES:
-        raise ValueError(f"it holds {size:,} bytes")
+        raise ValueError(f"it would unpack to {size:,} bytes; at most {MOST_BYTES:,} are allowed")
 
 
 def _take_metadata(root: Path) -> str:

@@ -67,7 +67,7 @@ class Asked:
 
 
 def commit_questions(entry: RepoEntry, root: Path, trees: Path, most: int, seed: int) -> Asked:
-    """Write questions about a clone's commits. A folder that is no clone gives none.
+    """Write questions about a clone's commits. A folder that is not a clone gives none.
 
     Args:
         entry: entry of the clone in the library.

@@ -24,7 +24,7 @@ def read_imported(path: Path) -> list[Question]:
     If `id` is missing, the file's name and the row's position (from 0) are used; for `source`, the file's name.
 
     Raises:
-        UserError: the file cannot be read, or a line is no question. The message names the line.
+        UserError: the file cannot be read, or a line is not a question. The message names the line.
     """
     defaults = {"source": path.stem.replace("_", "-")}
     return [
@@ -37,7 +37,7 @@ def set_name(questions: Sequence[Question], path: Path) -> str:
     """Return the name of a set: the source of its questions if they share one, else the name of its file.
 
     Raises:
-        UserError: the name is the name of a split, or no valid file name.
+        UserError: the name is the name of a split, or not a valid file name.
     """
     sources = {question.source for question in questions}
     name = sources.pop() if len(sources) == 1 else path.stem.replace("_", "-")

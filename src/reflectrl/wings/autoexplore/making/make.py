@@ -54,7 +54,7 @@ def make_questions(
     library = Library(store)
     own = _own(library)
     if not own:
-        raise UserError(f"{store} has no repository to ask about: --download or --from DIR ... brings some")
+        raise UserError(f"{store} has no repository to ask about: get some with --download or --from DIR ...")
     dropped: Counter[str] = Counter()
     by_split: dict[str, list[Question]] = {split: [] for split in SPLITS}
     trees: list[RepoEntry] = []
@@ -174,7 +174,7 @@ def split_of_repositories(names: Sequence[str], seed: int) -> dict[str, str]:
     if len(names) < FEWEST:
         raise UserError(
             f"{len(names)} repositories cannot be split by repository into train, validation and test: "
-            "name three at least, or split by task (--split-by task)"
+            "name at least three, or split by task (--split-by task)"
         )
     validation, test = max(1, round(len(names) / 10)), max(1, round(len(names) / 5))
     sizes = {"train": len(names) - validation - test, "validation": validation, "test": test}

@@ -132,7 +132,7 @@ PER_FILE = 8
 TOPICS_PER_FILE = 40
 """Largest number of topics that are drawn from a file."""
 _WEIGHTS = {"docs": 0.45, "header": 0.15}
-"""Probability that a documentation or data file uses its turn. Most questions shall be about code."""
+"""Probability that a documentation or data file uses its turn. Most questions should be about code."""
 
 
 def write_questions_about(

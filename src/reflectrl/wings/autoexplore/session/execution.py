@@ -1,8 +1,8 @@
 """Commands that are tried out on a copy of a session's files, in a bubblewrap container.
 
-The container has no network, no process of the machine, no environment variables, and of the file system only the
-system's programs (read-only), this Python, and the copy. It is refused where bubblewrap is not installed: a copy alone
-would protect neither the user's other files nor their secrets.
+The container has no network, no access to other processes, and no environment variables. Of the file system it sees
+only the system's programs (read-only), this Python, and the copy. Without bubblewrap, commands are refused: a copy
+alone would protect neither the user's other files nor their secrets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORK = "/session"
 COPIED_BYTES = 512 * 1024 * 1024
 """Largest copy of a repository."""
 LEFT_BEHIND = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", "node_modules")
-"""Folders that tools write beside their work. What is in them is not taken over."""
+"""Folders that tools write beside their work. Their contents are not taken into the session."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Ran:
         output: what it printed, on stdout and stderr, cut at the limit.
         cut: True if more was printed.
         seconds: wall-clock time.
-        not_kept: files that it wrote and that were not taken over, with the reason.
+        not_kept: files that it wrote and that were not taken into the session, with the reason.
     """
 
     status: int | None
@@ -80,7 +80,7 @@ def bubblewrap() -> str:
 
 
 def run(overlay: Overlay, command: Sequence[str], limits: Limits | None = None) -> Ran:
-    """Run a command on a copy of the session's files, and take over the files that it changes.
+    """Run a command on a copy of the session's files, and take its changes into the session.
 
     Args:
         command: program and arguments, without a shell. The copy is the current folder.
@@ -165,7 +165,7 @@ def _run_limited(command: Sequence[str], limits: Limits) -> tuple[int | None, st
                 resource.setrlimit(kind, (value, value))
 
     with tempfile.TemporaryFile() as output:
-        # A file takes any amount of output without a thread that reads it; its size is limited as that of all files.
+        # A file takes any amount of output without a thread that reads it; its size is limited like any other file's.
         process = subprocess.Popen(  # noqa: PLW1509  a session has no threads
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, preexec_fn=set_limits
         )
@@ -174,7 +174,7 @@ def _run_limited(command: Sequence[str], limits: Limits) -> tuple[int | None, st
         except subprocess.TimeoutExpired:
             status = None
         finally:
-            process.kill()  # bubblewrap's end is the end of everything in the container
+            process.kill()  # killing bubblewrap ends everything in the container
             process.wait()
         output.seek(0)
         printed = output.read(4 * limits.output + 4).decode("utf-8", "replace")

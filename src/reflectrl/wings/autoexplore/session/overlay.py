@@ -96,7 +96,7 @@ class Overlay:
         return self._original(path, limit)
 
     def read(self, path: str) -> str:
-        """Return a file's text; raise UserError if it cannot be edited: it is no UTF-8, or too large."""
+        """Return a file's text; raise UserError if it cannot be edited: it is not UTF-8, or too large."""
         try:
             return self.data(path).decode("utf-8")
         except UnicodeDecodeError:
@@ -203,13 +203,13 @@ class Overlay:
     def _require_writable(self, path: str) -> None:
         names = path.split("/")
         if "" in names or "." in names or ".." in names or "\0" in path or not path:
-            raise UserError(f"{shown(path)} is no path below the repository's root")
+            raise UserError(f"{shown(path)} is not a path below the repository's root")
         if any(name.casefold() == ".git" for name in names):
             raise UserError(f"{shown(path)} lies in git's own folder, which stays as it is")
         try:
             encoded = [name.encode("utf-8", "surrogateescape") for name in names]
         except UnicodeEncodeError:
-            raise UserError(f"{shown(path)} is no file name: it holds half a character") from None
+            raise UserError(f"{shown(path)} is not a file name: it holds an unpaired surrogate") from None
         if max(map(len, encoded)) > LONGEST_NAME or sum(map(len, encoded)) + len(names) > LONGEST_PATH:
             raise UserError("the path is longer than file systems allow")
         files = set(self.files) - {path}

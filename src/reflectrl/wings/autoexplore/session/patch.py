@@ -66,7 +66,7 @@ def blob(version: Version | None) -> str:
 
 
 def as_text(data: bytes) -> str | None:
-    """Return the text of a file; None if it is binary for git or no UTF-8, so that a text patch could not hold it."""
+    """Return the text of a file; None if it is binary for git, or not UTF-8, so that a text patch could not hold it."""
     if b"\0" in data:
         return None
     try:

@@ -33,7 +33,7 @@ REQUESTS: Mapping[str, tuple[str, ...]] = {
     "changed": (),
     "patch": (),
 }
-"""Arguments of each request: texts, and for `command` a list of texts. The path of `ls` may be left out."""
+"""Arguments of each request: strings, and for `command` a list of strings. The path of `ls` may be left out."""
 
 
 class Session:
@@ -135,7 +135,7 @@ def _checked(request: Any) -> tuple[str, dict[str, Any]]:
             raise UserError(f"{name} needs {key!r}")
         is_valid: Callable[[Any], bool] = _is_command if key == "command" else _is_text
         if not is_valid(arguments[key]):
-            kind = "a list of texts, the program first" if key == "command" else "a text"
+            kind = "a list of strings, the program first" if key == "command" else "a string"
             raise UserError(f"{key!r} of {name} must be {kind}")
     if "path" in arguments and len(arguments["path"]) > 10_000:
         raise UserError(f"the path {shown(arguments['path'][:40])} … is too long")

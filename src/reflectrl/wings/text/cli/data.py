@@ -37,7 +37,7 @@ class _Prepare(Data):
     store: Store = ""
     """Folder for the samples. Default: $REFLECTRL_DATA/FAMILY or ~/.cache/reflectrl/FAMILY."""
     held_out: Share = 0.05
-    """Share of the training data that is held out as the validation (or test) set if no file is named so."""
+    """Share of the training data that is held out as the validation (or test) set if no file has that name."""
     skip_bad: bool = False
     """Leave bad rows out and count them, instead of refusing the file."""
 
@@ -176,7 +176,7 @@ def _show(account: Account, store: Path) -> None:
     else:
         print("rewards: none yet (classifiers give them)")
     if account.ties:
-        print(f"ties: {account.ties} records whose answers have one reward (kept)")
+        print(f"ties: {account.ties} records whose answers have the same reward (kept)")
     for heading, rows in (("left out", account.left_out), ("skipped", account.skipped)):
         for reason, skipped in rows.items():
             print(f"{heading}: {skipped['count']} rows, {reason} ({', '.join(skipped['first'])})")

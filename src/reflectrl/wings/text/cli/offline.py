@@ -49,7 +49,7 @@ class Offline:
         """Read the samples, train, and print where the model is."""
         if self.algo == "ppo":
             raise UserError(
-                "offline: ppo writes completions itself and needs something that rewards them, which a file does not;"
+                "offline: ppo writes its own completions and needs a reward function, not a file of rewards;"
                 " make it an arm of a text task with [rewards]: reflectrl run RECIPE --arms reference,ppo"
             )
         model, config = self._sections(settings, self.algo)
@@ -78,7 +78,7 @@ class Offline:
                 )
             data[section][key] = Word(value)
         if "algorithm" in data["offline"] or "source" in data["model"]:
-            raise UserError("the algorithm is given as --algo, the model as --model")
+            raise UserError("give the algorithm as --algo, and the model as --model")
         sections = from_dict(_Sections, data, "offline")
         config = replace(sections.offline, algorithm=algorithm)
         context = config.prompt_tokens + config.completion_tokens

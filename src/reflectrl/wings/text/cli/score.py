@@ -36,7 +36,7 @@ class Score:
     def __call__(self, settings: Sequence[str]) -> None:
         """Write the missing completions into the run folder, and print a row as JSON."""
         if settings:
-            raise UserError(f"unknown option {settings[0].partition('=')[0]!r} (--help says which there are)")
+            raise UserError(f"unknown option {settings[0].partition('=')[0]!r} (--help lists the options)")
         if self.prompts < 0:
             raise UserError("score: --prompts must be at least 0")
         from reflectrl.core.config import load_recipe
@@ -50,10 +50,10 @@ class Score:
         from reflectrl.wings.text.pipeline.training import completions, written_to
 
         if not (self.run / "recipe.toml").is_file():
-            raise UserError(f"{self.run} is no run folder (it has no recipe.toml)")
+            raise UserError(f"{self.run} is not a run folder (it has no recipe.toml)")
         recipe = load_recipe(self.run / "recipe.toml", trust=self.trust)
         if not has_text_task(recipe):
-            raise UserError(f"{self.run} is no run of a text task")
+            raise UserError(f"{self.run} is not a run of a text task")
         refuse_links(self.run)  # completions are written there
         silence()
         text = TextTask(recipe, self.run / "data", self.run / "scores")

@@ -106,4 +106,4 @@ class Judge:
 
 def _refuse(settings: Sequence[str]) -> None:
     if settings:
-        raise UserError(f"unknown option {settings[0].partition('=')[0]!r} (--help says which there are)")
+        raise UserError(f"unknown option {settings[0].partition('=')[0]!r} (--help lists the options)")

@@ -85,8 +85,8 @@ def read_completions(path: Path) -> dict[str, Sample]:
     drop_half_line(path)
     if not path.exists():
         return {}
-    remedy = "remove the file to write it anew"
-    return {sample.id: sample for _, sample in read_json_lines(path, _completion, "no written completion", remedy)}
+    remedy = "remove the file to write the completions again"
+    return {sample.id: sample for _, sample in read_json_lines(path, _completion, "not a completion", remedy)}
 
 
 def _completion(line: str) -> Sample:

@@ -156,7 +156,7 @@ def _read(path: Path) -> dict[str, Verdict]:
     drop_half_line(path)
     if not path.exists():
         return {}
-    rows = read_json_lines(path, _key_and_verdict, "no verdict", "remove the file to ask anew")
+    rows = read_json_lines(path, _key_and_verdict, "not a verdict", "remove the file to ask the judge again")
     return dict(row for _, row in rows)
 
 

@@ -3,7 +3,7 @@
 The model imitates all completions, good and bad, each behind its own rank. It is then asked for the highest.
 
 Source: Emmons et al. 2022, "RvS: What is Essential for Offline RL via Supervised Learning?" (arXiv 2112.10751). Ranks
-among the training samples stand in place of rewards, whose scale and spread differ from task to task.
+among the training samples replace rewards, because the scale and spread of rewards differ from task to task.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from reflectrl.wings.text.samples.sample import Sample
 
 KEY = "reflectrl: condition"
-"""Key of `Sample.meta` under which the text stands that a prompt begins with. The sample's own prompt stays as it is,
-since rewards read it."""
+"""Key of `Sample.meta` for the text at the beginning of a prompt. The sample's own prompt is not changed, since rewards
+read it."""
 RANKS = 10
 
 

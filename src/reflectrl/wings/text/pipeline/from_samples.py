@@ -35,7 +35,7 @@ from reflectrl.wings.text.samples.sample import Sample
 
 Say = Callable[[str], None]
 
-LOGGED = "the value is fitted to the rewards in the data: it is that of whoever wrote the completions, not of the model"
+LOGGED = "the value is fitted to the logged completions: it describes the policy that wrote them, not the model"
 """Warning for trainings on a fixed file, where the reference's own completions cannot be scored."""
 
 

@@ -23,12 +23,12 @@ if TYPE_CHECKING:  # these bring torch, which a dry run does without
 SPLITS = ("train", "validation", "test")
 DATA, REFERENCE, VALUE = "data", "reference", "offline-value"
 PPO, EXPERT_ITERATION, RVS = "ppo", "expert-iteration", "rvs"
-TEXT_ARMS = {DATA: "the completions of the data", REFERENCE: "what the other arms start from"}
+TEXT_ARMS = {DATA: "the completions of the data", REFERENCE: "the model that the other arms start from"}
 TEXT_ARMS |= dict.fromkeys(get_args(Algorithm), "offline learning from the reference")
 TEXT_ARMS |= {
-    PPO: "online learning from the reference: it writes, and is rewarded",
+    PPO: "online learning from the reference: it writes completions, and is rewarded for them",
     EXPERT_ITERATION: "imitates the best of its own completions, round after round, from the reference",
-    RVS: "imitates all completions, told the rank of their reward, and is asked for the highest (RvS)",
+    RVS: "imitates all completions, given the rank of their reward, and is then asked for the highest rank (RvS)",
 }
 """Arms of text tasks, with their descriptions."""
 WRITTEN = ("text.top_p", "rl.temperature", "offline.prompt_tokens", "offline.completion_tokens")
@@ -40,7 +40,7 @@ TWICE = (CHECKPOINT, CHECKPOINT.replace("{name}", "{name}-last"))
 # ---- the artifacts -------------------------------------------------------------------------------------------------
 
 
-# The training set, written last, tells that the samples are complete. The further splits belong to them as well.
+# The training set is written last, so it marks the samples as complete. The other splits are outputs as well.
 @artifact("text", "teach", "data/train.jsonl", "data/*.jsonl", settings=("text", "rewards"))
 def scored_samples(build: Build) -> None:
     """Score the samples of all splits and write them into the run folder, the training set last."""
@@ -120,7 +120,7 @@ def completions(build: Build, *, data: Path, best: Path, last: Path | None) -> N
     Args:
         data: the samples, whose prompts are completed.
         best: the best checkpoint, or the only one.
-        last: the last checkpoint; None if there is one only.
+        last: the last checkpoint; None if there is only one.
     """
     from reflectrl.wings.text.pipeline.training import write_arm
 
@@ -248,7 +248,7 @@ def begin_text(recipe: Recipe, run: RunFolder) -> Context:
     from reflectrl.wings.text.pipeline.task import TextContext
 
     if recipe.processes > 1:
-        raise UserError("processes: a text task is run in one process")
+        raise UserError("processes: a text task runs in one process; set processes = 1")
     if not recipe.sections["rewards"]:
         raise UserError("a text task needs [rewards]: components by name with their weights")
     played_only = {

@@ -1,4 +1,4 @@
-"""Making of a text task's artifacts, from files to files: samples, models, values, and completions."""
+"""Builders of a text task's artifacts, from files to files: samples, models, values, and completions."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def _load(source: str, what: str, dtype: str, download: bool) -> tuple[Any, Any]
             raise UserError(f"{what}: model {source!r} {problem}") from error
         raise UserError(f"{what}: model {source!r} cannot be loaded: {one_line(error)[:200]}") from error
     if info["missing_keys"]:  # such weights were drawn at random
-        raise UserError(f"{what}: model {source!r} is no trained classifier: it has no {min(info['missing_keys'])}")
+        raise UserError(f"{what}: model {source!r} is not a trained classifier: it lacks {min(info['missing_keys'])}")
     return model, tokenizer
 
 

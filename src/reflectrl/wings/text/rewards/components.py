@@ -256,7 +256,7 @@ def _named(text: str, names: Mapping[str, str]) -> str:
 
 
 def _turns(sample: Sample) -> list[str]:
-    """Return the texts of the dialogue before the response, without knowledge; the prompt if it is no dialogue."""
+    """Return the texts of the dialogue before the response, without knowledge; the prompt if it is not a dialogue."""
     return [text for _, text in dialogue.split(sample.prompt) if text] or [sample.prompt.strip()]
 
 

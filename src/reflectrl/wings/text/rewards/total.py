@@ -92,7 +92,7 @@ def _read(path: Path) -> dict[str, float]:
     drop_half_line(path)
     if not path.exists():
         return {}
-    return dict(row for _, row in read_json_lines(path, key_and_number, "no score", "remove the file"))
+    return dict(row for _, row in read_json_lines(path, key_and_number, "not a score", "remove the file"))
 
 
 def key_and_number(line: str) -> tuple[str, float]:

@@ -1,6 +1,7 @@
 """Reward by a judge: the completions of a prompt are compared in pairs, and the reward is the share of wins.
 
-Judges are biased towards the first or the second position. So every pair is shown in both orders, and the mean counts.
+Judges are biased towards the first or the second position. So every pair is shown in both orders, and the
+two preferences are averaged.
 """
 
 from __future__ import annotations
@@ -161,4 +162,7 @@ def _read(path: Path) -> dict[str, float]:
     drop_half_line(path)
     if not path.exists():
         return {}
-    return dict(row for _, row in read_json_lines(path, key_and_number, "no verdict", "remove the file to ask anew"))
+    return dict(
+        row
+        for _, row in read_json_lines(path, key_and_number, "not a verdict", "remove the file to ask the judge again")
+    )

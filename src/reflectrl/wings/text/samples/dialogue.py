@@ -88,7 +88,7 @@ def marked(turns: Sequence[str]) -> Turns:
     if not any(matches):
         return _alternating(turns)
     if not all(matches):
-        raise BadRowError("turns of which only some name the speaker", repr(turns)[:60])
+        raise BadRowError("only some of the turns name the speaker", repr(turns)[:60])
     marks = [match for match in matches if match]
     roles = [ROLES[(match[1] or match[2]).lower()] for match in marks]
     texts = [turn[match.end() :].strip() for turn, match in zip(turns, marks, strict=True)]

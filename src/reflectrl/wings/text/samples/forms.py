@@ -90,7 +90,7 @@ def preference_oddity(row: Row) -> str:
     """Return a note if the scores of a pair disagree with its columns, else ""."""
     scores = _scores(row)
     disagree = scores["chosen"] < scores["rejected"]
-    return "score_chosen is below score_rejected; the columns count, so the scores change places" if disagree else ""
+    return "score_chosen is below score_rejected; the columns count, so the scores are swapped" if disagree else ""
 
 
 def _scores(row: Row) -> dict[str, float]:

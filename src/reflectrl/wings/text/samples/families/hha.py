@@ -69,15 +69,15 @@ def _unjudged(path: Path) -> dict[str, frozenset[int]]:
 
 
 def set_aside(sources: Sequence[Source]) -> dict[str, str]:
-    """Return, by name, why a file is no data: a cleaned file replaces it, or it lists records."""
+    """Return, by name, why a file is not data: a cleaned file replaces it, or it lists records."""
     names, reasons = {source.name for source in sources}, {}
     for source in sources:
         folder, _, name = source.name.rpartition("/")
         cleaned = f"{folder}/{CLEANED}{name}" if folder else f"{CLEANED}{name}"
         if cleaned in names:
-            reasons[source.name] = f"{CLEANED}{name} stands beside it"
+            reasons[source.name] = f"{CLEANED}{name} replaces it"
         elif name == UNJUDGED_RECORDS:
-            reasons[source.name] = "it lists test records that are left to no judge"
+            reasons[source.name] = "it lists test records that no judge should see"
     return reasons
 
 

@@ -20,7 +20,7 @@ class Source(NamedTuple):
 
     Attributes:
         name: path from the given folder on, without endings.
-        split: split that the name tells; "" if none.
+        split: split in the name; "" if none.
     """
 
     path: Path
@@ -40,7 +40,7 @@ class Source(NamedTuple):
 def find(paths: Sequence[Path], endings: Sequence[str]) -> list[Source]:
     """Find files with these endings, with or without .gz after them. Folders are searched with all their subfolders.
 
-    A file that is given by itself counts as training data if its name tells no split.
+    A file that is given by itself counts as training data if its name contains no split.
 
     Raises:
         UserError: a path does not exist, or there is no such file.
@@ -55,7 +55,7 @@ def find(paths: Sequence[Path], endings: Sequence[str]) -> list[Source]:
                 name = relative.with_name(relative.name.removesuffix(".gz")).with_suffix("").as_posix()
                 sources.append(Source(file, name, split_of(name) or ("train" if file == path else "")))
     if not sources:
-        raise UserError(f"{', '.join(map(str, paths))}: no {' or '.join(endings)} file, packed by gzip or not")
+        raise UserError(f"{', '.join(map(str, paths))}: no {' or '.join(endings)} file, gzipped or not")
     return sources
 
 

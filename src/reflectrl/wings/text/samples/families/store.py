@@ -51,7 +51,7 @@ class Family(NamedTuple):
         records: yields ("file:line", record) of a file, in order.
         read: maps (record, name, source, style) to entries. It raises BadRowError for a bad record, and yields
             LeftOutError for a part of a record that is left out.
-        set_aside: returns, by name, why some of the files are no data.
+        set_aside: returns, by name, why some of the files are not data.
     """
 
     name: str
@@ -73,8 +73,8 @@ class Account:
         ties: number of records whose completions all have the same reward. They are kept.
         left_out: reason → (count, first places) of rows that are known to be unusable and need no repair.
         skipped: reason → (count, first places) of bad rows.
-        unread: files whose names do not tell their split.
-        set_aside: file → why it is no data.
+        unread: files whose names do not contain their split.
+        set_aside: file → why it is not data.
         options: options of the preparation.
     """
 
@@ -101,7 +101,7 @@ def read_account(store: Path, family: str) -> Account | None:
     try:
         account = Account(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is no account of prepared data; remove it") from error
+        raise UserError(f"{path} is not an account of prepared data; remove it") from error
     if account.family != family:
         raise UserError(f"{store} holds {account.family} data; choose another --store for {family}")
     return account
@@ -169,7 +169,7 @@ def _nothing_found(account: Account, paths: Sequence[Path]) -> UserError:
     unread = ", ".join(account.unread)
     return UserError(
         f"{', '.join(map(str, paths))}: not one {account.family} sample{counts and f'; left out: {counts}'}"
-        + (unread and f"; files whose names tell no split: {unread}")
+        + (unread and f"; files whose names contain no split: {unread}")
     )
 
 
