@@ -57,6 +57,13 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _drop_trees() -> Iterator[None]:
+    """Drop the trees after the last test: garbage collection in later tests would visit their millions of nodes."""
+    yield
+    tree_of.cache_clear()
+
+
 def imports_of(path: Path) -> Iterator[str]:
     """Dotted names of ours that a file imports, anywhere in it."""
     for node in ast.walk(tree_of(path)):
