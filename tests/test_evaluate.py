@@ -96,6 +96,12 @@ def test_episodes_of_an_earlier_stage_have_no_milestones() -> None:
     assert [(row["stage"], row["success"]) for row in rows] == [("key", 1.0)]
 
 
+def test_calibration_is_averaged_over_the_seeds_that_measured_it_and_illegal_choices_over_all() -> None:
+    measured, other = {**row(0, 0.5), "ece": 0.2, "brier": 0.4, "illegal": 0.1}, row(1, 0.5)
+    [pooled] = summarise([measured, other], 0.95)
+    assert (pooled["ece"], pooled["brier"], pooled["illegal"]) == (0.2, 0.4, 0.05)
+
+
 def test_no_episodes_no_numbers() -> None:
     assert rows_of([], ENV, 0.95) == []
     assert summarise([], 0.95) == []

@@ -326,6 +326,12 @@ class TestCounts:
         rewards = [step.reward for step in episode.steps]
         assert pay(episode).tolist() == pytest.approx([r + b for r, b in zip(rewards, expected, strict=True)])
 
+    def test_an_episode_without_a_choice_has_a_bonus_for_each_step(self) -> None:
+        episode, pay = climbed("up up up up up"), RewardShaping(RLConfig(count_coef=0.6), Stairs())
+        assert (
+            pay.bonuses(replace(episode, steps=tuple(replace(step, turns=()) for step in episode.steps))) == [0.0] * 5
+        )
+
     def test_what_was_replayed_is_neither_counted_nor_paid(self) -> None:
         [episode] = random_play(1, Start(3, ("up",) * 4))
         pay = RewardShaping(RLConfig(count_coef=1.0), Stairs())

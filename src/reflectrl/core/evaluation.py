@@ -157,7 +157,9 @@ def _pooled(key: tuple[Any, ...], group: list[Row], confidence: float) -> Row:
         if any(name in row for row in group):
             more.append(name)
     for name in more:
-        means[name] = _mean(row.get(name, 0.0) for row in group)  # a row leaves out what is zero
+        # A row without illegal choices leaves them out; a row without calibration was not measured.
+        counted = group if name == "illegal" else [row for row in group if name in row]
+        means[name] = _mean(row.get(name, 0.0) for row in counted)
     return {**pooled, "success": means["success"], "low": low, "high": high, **means}
 
 

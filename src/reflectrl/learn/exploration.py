@@ -149,7 +149,7 @@ class RewardShaping:
         """Return the bonus [T] of each step, given for the observation that it led to. The last step has none."""
         own = replayed(episode)
         later = [self.config.count_coef * self.counts.bonus(step.observation) for step in episode.steps[own + 1 :]]
-        return [0.0] * own + later + [0.0]
+        return ([0.0] * own + later + [0.0])[: len(episode.steps)]
 
     def metrics(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """Return metrics: the mean bonus per episode, and the mean share of milestones reached."""

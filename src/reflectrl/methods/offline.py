@@ -413,7 +413,8 @@ def note_progress(file: MetricsFile, build: Build, config: OfflineConfig, metric
 
 def asked_for(condition: Condition, recipe: Recipe) -> ConditionPlayer:
     """Return the player that asks for a good episode, in place of a reflector."""
-    return ConditionPlayer(condition, offline_settings(recipe).target_return)
+    settings = offline_settings(recipe)
+    return ConditionPlayer(condition, settings.target_return, settings.gamma)
 
 
 ABOUT: dict[Algorithm, str] = {
@@ -438,7 +439,7 @@ ARMS = {
         "imitation told the return, then asked for a high one (RvS)",
         partial(from_returns, "rvs"),
         speaker=partial(asked_for, "return"),
-        settings=("offline.target_return",),
+        settings=("offline.target_return", "offline.gamma"),
     ),
     "offline-rvs_share": Arm(
         "the same, with the return as a share of the best of its start",

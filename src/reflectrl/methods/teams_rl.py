@@ -193,6 +193,8 @@ def train_teams(
     for round_index, (lesson_index, gain) in enumerate(done):  # replay the lessons of an interrupted run
         rows += examples(lesson(lesson_index, round_index))
         teacher.learn(lesson_index, gain)
+    if trainer.step == 0:
+        trainer.keep_if_best([-loss])  # no lesson may help
     while not trainer.has_ended(settings.rounds):
         rng = np.random.default_rng(named_seed(seed, "round", trainer.step))
         lesson_index = int(rng.choice(len(LESSONS), p=teacher.probabilities()))

@@ -8,15 +8,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from reflectrl import runs as pipeline
+from reflectrl.core.envs import make
 from reflectrl.core.episodes import read_episodes, with_reflections, without_reflections
-from reflectrl.core.types import UserError
+from reflectrl.core.players.base import LiveEpisode
+from reflectrl.core.types import Choice, Episode, Observation, Step, Task, UserError
 from reflectrl.methods import expert_iteration, offline
-from reflectrl.methods.shared.offline.conditions import conditioned, outcome_text, return_text, share_text
+from reflectrl.methods.shared.offline.conditions import (
+    ConditionPlayer,
+    conditioned,
+    outcome_text,
+    return_text,
+    share_text,
+)
 from reflectrl.methods.shared.offline.reference_cache import CARD
 from reflectrl.runs.artifact import Graph
 from reflectrl.runs.graph import planned
@@ -110,6 +119,20 @@ def test_return_conditioned_play_is_told_what_is_still_to_come(learned: Path) ->
         for step in episode.steps:
             assert step.reflection == return_text(target)
             target -= step.reward
+
+
+def test_what_is_still_to_come_is_discounted_as_in_the_demonstrations() -> None:
+    """A player that asks for the return of a logged episode asks at each step what the log states there."""
+    seen = Observation("", "room", ("left", "right"))
+    steps = [Step(seen, (Choice("teacher", "1", 0),), 0, reward) for reward in (0.0, -1.0, 2.0)]
+    episode = Episode(Task("1", "", {}), tuple(steps), True, False, 0)
+    [shown] = conditioned([episode], "return", gamma=0.5)
+    player = ConditionPlayer("return", target=0.0, gamma=0.5)
+    live = LiveEpisode(make({"name": "corridor"}), episode.task, 0, np.random.default_rng(0), seen)
+    for told, step in zip(shown.steps, steps, strict=True):
+        [asked] = player.turns([live])
+        assert asked.text == told.reflection
+        live.steps.append(step)
 
 
 def ancestors(graph: Graph, key: str) -> set[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reflectrl import runs as pipeline
 from reflectrl.cli import main
 from reflectrl.runs.report.data import Score
 from reflectrl.runs.report.table import tables
@@ -97,6 +99,16 @@ class TestCommand:
         assert main(["compare", str(finished), "--against", "results/taksi"]) == 2
         assert "no published rows of 'taksi' (did you mean 'taxi'?)" in capsys.readouterr().err
         assert main(["compare"]) == 2
+
+
+def test_random_play_is_compared_once_though_stages_are_evaluated(
+    like: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "arms=random,sft-no-reflection eval.stages=key,full eval.splits=test eval.sampling=greedy"
+    pipeline.run(like(*words.split()), tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    assert main(["compare", str(tmp_path / "run"), str(tmp_path / "other"), "--out", str(tmp_path / "page.html")]) == 0
+    assert capsys.readouterr().out.count("run · random") == 1, "one line for each pair"
 
 
 def test_published_rows_are_those_of_the_pages() -> None:

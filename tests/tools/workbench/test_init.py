@@ -148,7 +148,9 @@ class TestNamingAProject:
     @pytest.mark.parametrize("word", ["parcels", "parcels/"])
     def test_every_verb_takes_the_folder(self, project: Path, capsys: Any, word: str) -> None:
         assert main(["check-env", word]) == 0
-        assert "parcels:Parcels: every promise is kept" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "parcels:Parcels: every promise is kept" in said
+        assert "actions, by their texts; the longest prompt" in said  # `init` writes a recipe that scores options
         assert main(["play", word, "--player", "random", "--horizon", "3"]) == 0
         assert " after 3 steps" in capsys.readouterr().out
         assert main(["run", word, "--dry-run"]) == 0
@@ -227,6 +229,9 @@ class TestNamingAProject:
         path = project / "recipe.toml"
         recipe = tomllib.loads(path.read_text(encoding="utf-8"))
         text = path.read_text(encoding="utf-8").replace(f"context = {recipe['model']['context']}", "context = 40")
+        text = text.replace(
+            'scoring = "options"', 'scoring = "enumeration"'
+        )  # a prompt that lists all actions is longer
         path.write_text(text, encoding="utf-8")
         assert main(["check-env", "parcels"]) == 0
         assert "model.context is 40, which loses history or is too short: raise it to" in capsys.readouterr().out

@@ -173,12 +173,8 @@ def _pairs(
             yield _best(run, contestants, split, sampling), _best(runs[0], everyone[0], split, sampling)
         for contestant in contestants:
             first_with.setdefault(contestant.arm, contestant)
-            references = [
-                Contestant(contestant.run, contestant.folder, score.arm)
-                for score in _scores(run, split, sampling)
-                if score.arm == "random"
-            ]
-            yield from ((contestant, reference) for reference in references)
+            if any(score.arm == "random" for score in _scores(run, split, sampling)):
+                yield contestant, Contestant(contestant.run, contestant.folder, "random")
 
 
 def _best(run: Run, own: Sequence[Contestant], split: str, sampling: str) -> Contestant:

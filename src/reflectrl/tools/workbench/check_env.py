@@ -108,7 +108,8 @@ def checked(section: dict[str, Any], recipe: Recipe) -> tuple[list[str], str]:
     if labelled:
         require_labels(signal.most)
     doubt = doubt_about_success(signal, env)
-    sample = [_sample(signal, env.horizon), *_success(env, signal, doubt), _read(played, signal, recipe.model)]
+    choices = _choices(played, signal, recipe.model, labelled)
+    sample = [_sample(signal, env.horizon), *_success(env, signal, doubt), choices]
     lines = [*notes, f"{name}: every promise is kept ({summary})", *sample, *_levels(signal, abilities, doubt)]
     if signal.problem and "expert" not in abilities:
         return lines, (
@@ -181,23 +182,32 @@ def _success(env: TextEnv, signal: Signal, doubt: str) -> list[str]:
     return lines
 
 
-def _read(episodes: Sequence[Episode], signal: Signal, model: ModelConfig) -> str:
-    """Describe a model's input and choices: labels, and the tokens of the longest prompt."""
-    from reflectrl.core.prompts import policy_prompt
+def _choices(episodes: Sequence[Episode], signal: Signal, model: ModelConfig, labelled: bool) -> str:
+    """Describe a model's input and choices: labels or texts of actions, and the tokens of the longest prompt."""
+    from reflectrl.core.prompts import policy_prompt, words_prompt
     from reflectrl.models.byte_pairs import train_byte_pairs
     from reflectrl.models.labels import candidates
 
     labels = list(candidates())[: signal.most]
     observations = {step.observation: None for episode in episodes for step in episode.steps}
-    prompts = ["".join(policy_prompt(observation, None, labels)) for observation in observations]
-    tokenizer = train_byte_pairs(prompts, model.vocab, signal.most)
-    longest = max(len(encoding.ids) for encoding in tokenizer.encode_batch(prompts)) + 1
+    if labelled:
+        prompts = ["".join(policy_prompt(observation, None, labels)) for observation in observations]
+        answers, named = [""], f"labelled {labels[0]} to {labels[-1]}"
+    else:
+        prompts = ["".join(words_prompt(observation, None)) for observation in observations]
+        answers, named = sorted({action for seen in observations for action in seen.actions}), "by their texts"
+    tokenizer = train_byte_pairs([*prompts, *answers], model.vocab, signal.most)
+
+    def longest_of(texts: list[str]) -> int:
+        return max(len(encoding.ids) for encoding in tokenizer.encode_batch(texts))
+
+    longest = longest_of(prompts) + max(1, longest_of(answers))  # a label is one token
     actions = str(signal.most) if signal.fewest == signal.most else f"{signal.fewest} to {signal.most}"
     fits = f"model.context is {model.context}" if model.context else "model.context is chosen from it"
     if 0 < model.context < longest:
         fits += f", which loses history or is too short: raise it to {-(-longest // 64) * 64 + 64}"
     return (
-        f"  a model chooses among {actions} actions, labelled {labels[0]} to {labels[-1]}; the longest prompt has"
+        f"  a model chooses among {actions} actions, {named}; the longest prompt has"
         f" {longest} tokens of a tokenizer made from this text ({fits})"
     )
 

@@ -103,10 +103,11 @@ class ConditionPlayer:
     Args:
         condition: how it asks.
         target: return of the whole episode, in environment units, for the condition "return".
+        gamma: discount factor of returns. The demonstrations state discounted returns to go.
     """
 
-    def __init__(self, condition: Condition, target: float) -> None:
-        self.condition, self.target = condition, target
+    def __init__(self, condition: Condition, target: float, gamma: float = 1.0) -> None:
+        self.condition, self.target, self.gamma = condition, target, gamma
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
         return [Reflection("target_return", self._asked(episode)) for episode in episodes]
@@ -116,4 +117,7 @@ class ConditionPlayer:
             return share_text(1.0)
         if self.condition == "outcome":
             return outcome_text(success=True)
-        return return_text(self.target - sum(step.reward for step in episode.steps))
+        remaining = self.target
+        for step in episode.steps:
+            remaining = (remaining - step.reward) / self.gamma
+        return return_text(remaining)

@@ -116,9 +116,8 @@ class AutoExploreData(Data):
             self.per_repo < 1 or self.commits < 0 or self.max_requests < 0,
             ("--per-repo must be at least 1, --commits and --max-requests at least 0"),
         )
-        asks = bool(self.endpoint and self.model)
         yield (
-            (self.writer == "endpoint") != asks,
+            len({self.writer == "endpoint", bool(self.endpoint), bool(self.model)}) > 1,
             "--writer endpoint, --endpoint URL and --model NAME go together; give all three, or none",
         )
 

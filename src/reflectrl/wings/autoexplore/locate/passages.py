@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from reflectrl.wings.autoexplore.locate.segments import identifier
 from reflectrl.wings.autoexplore.locate.syntax import syntax_of
@@ -17,25 +16,6 @@ PARAGRAPH_LINES = 25
 """Length of the passages of a file without definitions."""
 MOST_PASSAGES = 400
 _LETTERS = re.compile(r"[A-Za-z0-9]+")
-
-
-@dataclass
-class Passage:
-    """Lines of a file.
-
-    Attributes:
-        name: name of the definition, or the heading; "" for a paragraph.
-        start: offset of its first character.
-        end: offset of the first character after it.
-        words: words of its name.
-        held: words of the question that it holds.
-    """
-
-    name: str
-    start: int
-    end: int
-    words: tuple[str, ...] = ()
-    held: set[str] = field(default_factory=set)
 
 
 class ReadFile:
