@@ -1,4 +1,4 @@
-"""A large model is tried once; what was found is taken at the next load, as long as everything is the same."""
+"""A model is checked once; the result is reused at the next load, as long as everything is the same."""
 
 import json
 import shutil
@@ -76,3 +76,22 @@ def test_small_models_leave_nothing_behind(
     monkeypatch.setenv("REFLECTRL_DATA", str(tmp_path / "cache"))
     load_model(tiny_folder("llama"), CONFIG)
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_small_model_is_checked_once_in_a_process(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder("llama"), folder)
+    checked = list[str]()
+    check = verified_cache.find_exact_options
+    monkeypatch.setattr(verified_cache, "_RESULTS", {})
+    monkeypatch.setattr(
+        verified_cache, "find_exact_options", lambda lm, source: checked.append(source) or check(lm, source)
+    )
+    first = load_model(folder, CONFIG).engine_options
+    assert load_model(folder, CONFIG).engine_options == first and len(checked) == 1
+    about = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**about, "rope_theta": 500.0}))
+    load_model(folder, CONFIG)
+    assert len(checked) == 2

@@ -1,6 +1,7 @@
-"""Cache of the results of `verification.py`, so that a large model is checked once and not at every load.
+"""Cache of the results of `verification.py`, so that a model is checked once and not at every load.
 
-The results are kept in the user's cache under a digest of model, engine and libraries. They are not kept beside the
+Results are kept under a digest of model, engine and libraries: those of large models in the user's cache, and those of
+small ones in this process, since a run loads the same small model for each of its stages. They are not kept beside the
 model, because a folder from elsewhere could then declare itself trustworthy.
 """
 
@@ -24,7 +25,10 @@ from reflectrl.models.sources import files_of
 from reflectrl.models.verification import find_exact_options, warn_once
 
 LEAST = 50_000_000
-"""Smallest number of weights for caching. A smaller model is checked again as quickly as its digest is computed."""
+"""Smallest number of weights whose result is kept on disk."""
+
+_RESULTS = dict[str, dict[str, Any]]()
+"""Results for small models, in this process."""
 
 
 def verify_once(lm: LanguageModel, source: str) -> LanguageModel:
@@ -34,14 +38,18 @@ def verify_once(lm: LanguageModel, source: str) -> LanguageModel:
         UserError: as `verify`.
     """
     folder, core = files_of(source), lm.core
+    key = _key(lm, folder) if folder.is_dir() else ""  # a name or a single file is checked at every load
     large = sum(p.numel() for p in core.parameters()) >= LEAST
-    path = data_folder("verified") / f"{_key(lm, folder)}.json" if large and folder.is_dir() else None
-    result = None if path is None else _read(path)
+    path = data_folder("verified") / f"{key}.json" if key and large else None
+    result = _RESULTS.get(key) if path is None else _read(path)
     if result is None:
         options, warnings = find_exact_options(lm, source)
         attention = str(core.config._attn_implementation)  # type: ignore[union-attr]
+        result = {"options": asdict(options), "warnings": warnings, "attention": attention}
         if path is not None:
-            _write(path, {"options": asdict(options), "warnings": warnings, "attention": attention})
+            _write(path, result)
+        elif key:
+            _RESULTS[key] = result
     else:
         options, warnings = EngineOptions(**result["options"]), list(result["warnings"])
         if not options.packed:
