@@ -111,8 +111,8 @@ def test_a_class_is_an_environment(tmp_path: Path) -> None:
         (lambda run: reflectrl.load_agent(run, "sfd"), "unknown arm 'sfd'"),
         (lambda run: reflectrl.load_agent(run, "no-reflection"), "is not trained yet"),
         (lambda run: reflectrl.evaluate("expart", "corridor"), "unknown player 'expart'"),
-        (lambda run: reflectrl.load_agent(run).act("A\n"), "there are none"),
-        (lambda run: reflectrl.load_agent(run).act(Observation("", "A\n", ())), "there are none"),
+        (lambda run: reflectrl.load_agent(run).act("A\n"), "no legal actions to choose from"),
+        (lambda run: reflectrl.load_agent(run).act(Observation("", "A\n", ())), "no legal actions to choose from"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(

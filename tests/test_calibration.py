@@ -129,7 +129,7 @@ def test_a_policy_torn_between_two_right_options_is_sure_that_its_choice_is_righ
     ],
 )
 def test_numbers_that_are_no_calibration_are_refused(temperature: float, beta: tuple[float, float, float]) -> None:
-    with pytest.raises(ValueError, match="no calibration"):
+    with pytest.raises(ValueError, match="not a calibration"):
         Calibration(temperature, beta)
 
 

@@ -171,7 +171,7 @@ class TestModelsWithCodeOfTheirOwn:
         shutil.copytree(tiny_folder("llama"), tmp_path / "model")
         path = tmp_path / "model" / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-        with pytest.raises(UserError, match=r"it wants the kernel .*, which is foreign code"):
+        with pytest.raises(UserError, match=r"it asks for the attention kernel .*, which is foreign code"):
             load_model(path.parent, ModelConfig())
 
     @pytest.mark.parametrize("place", ["policy", "reflector"])

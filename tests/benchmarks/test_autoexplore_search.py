@@ -82,5 +82,5 @@ def test_a_package_does_not_have_the_folder_that_encloses_it() -> None:
 
 def test_a_line_that_is_no_question_is_named(tmp_path: Path) -> None:
     path = asked(tmp_path, [{"repo": "a/b", "question": "why?"}])
-    with pytest.raises(UserError, match=":1: no question"):
+    with pytest.raises(UserError, match=":1: not a question"):
         read_imported(path)

@@ -39,7 +39,7 @@ def test_a_stranger_passes_with_nine_tenths_of_what_its_best_player_wins(who: st
 
 
 def test_a_template_that_is_no_longer_the_same_is_noticed() -> None:
-    with pytest.raises(UserError, match="the template has no"):
+    with pytest.raises(UserError, match="the template no longer has"):
         newcomer.edit_template("something else")
 
 

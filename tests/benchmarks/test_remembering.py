@@ -11,7 +11,7 @@ from benchmarks import remembering
 
 
 def test_the_arms_differ_in_what_a_player_has_of_the_past() -> None:
-    recipes = {arm: remembering.recipe_of("alfworld", arm, 3) for arm in remembering.ARMS}
+    recipes = {arm: remembering.recipe_of(remembering.Settings(), "alfworld", arm, 3) for arm in remembering.ARMS}
     assert [arm for arm in recipes if recipes[arm]["play"].get("reflection") == "carried"] == ["carried"]
     assert [arm for arm in recipes if recipes[arm]["env"]["status"]] == ["written"]
     assert [arm for arm in recipes if recipes[arm]["arms"] == ["sft"]] == ["fresh", "carried"]
@@ -32,3 +32,11 @@ def test_every_arm_is_a_line_and_the_same_command_goes_on_where_it_stopped(
     assert (line["arm"], line["tasks"]) == ("carried", 2) and 0 <= line["success"] <= 1
     assert line["train_seconds"] > 0 and line["play_seconds"] > 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("| lights | `carried` | 1 | ")
+
+
+def test_longer_training_multiplies_the_steps_of_every_arm() -> None:
+    for arm in remembering.ARMS:
+        short, long = (
+            remembering.recipe_of(remembering.Settings(longer=factor), "alfworld", arm, 0)["sft"] for factor in (1, 6)
+        )
+        assert (long["steps"], long["policy_steps"]) == (6 * short["steps"], 6 * short["policy_steps"])

@@ -137,12 +137,12 @@ def test_a_teachers_preferences_and_questions_reach_the_rows(tiny: Tiny, make_ro
     ("hook", "answer", "words"),
     [
         ("preferences", [1.0], "one number for each of 3"),
-        ("preferences", [0.0, 0.0, 0.0], "one above it"),
+        ("preferences", [0.0, 0.0, 0.0], "at least one above 0"),
         ("preferences", [1.0, -1.0, 0.0], "at least 0"),
         ("preferences", "abc", "sequence of numbers"),
         ("questions", ["why?"], "AuxiliaryQuestion"),
         ("questions", [AuxiliaryQuestion("q", ("yes", "yes"))], "different answers"),
-        ("questions", [AuxiliaryQuestion("q", correct=2)], "index of one of them"),
+        ("questions", [AuxiliaryQuestion("q", correct=2)], "the index of one of its answers"),
     ],
 )
 def test_what_a_teacher_may_not_say(make_rooms: Any, hook: str, answer: Any, words: str) -> None:

@@ -256,8 +256,8 @@ def test_a_context_of_0_is_chosen_from_the_texts(family: Any, tmp_path: Path) ->
 
 
 def test_a_pretrained_model_is_told_its_context() -> None:
-    assert "needs a number" in str(replace(CONFIG, context=0, source="mine").problem())
-    assert "needs a number" in str(replace(CONFIG, context=0, policy="mine").problem())
+    assert "set a length for a pretrained model" in str(replace(CONFIG, context=0, source="mine").problem())
+    assert "set a length for a pretrained model" in str(replace(CONFIG, context=0, policy="mine").problem())
     assert replace(CONFIG, context=0).problem() is None
 
 

@@ -268,7 +268,7 @@ def test_a_flipped_digit_of_an_episode_is_told_with_its_line(copy: Path, recipe_
     assert main(["eval", str(recipe_file), "--folder", str(copy)]) == 2
     err = capfd.readouterr().err
     assert f"{log}:3: corrupt episode: the line has changed since it was written" in err
-    assert "may be removed whole" in err
+    assert "repair or remove this line" in err
 
 
 def test_a_player_that_was_being_written_has_no_metrics_to_be_missed(

@@ -73,7 +73,7 @@ def test_without_them_arms_that_read_some_are_refused(like: LIKE, demos: Path, t
     with pytest.raises(UserError) as error:
         pipeline.run(by_log(like, demos, "arms=random,sft,reflect-rl,no-reflection"), tmp_path / "run")
     said = str(error.value)
-    assert "arms 'sft', 'reflect-rl' would need reflections" in said and "d.jsonl has none" in said
+    assert "arms 'sft', 'reflect-rl' would need reflections" in said and "d.jsonl lacks some" in said
     assert "/reflect" in said and "--teach.reflections outcomes" in said and "--arms no-reflection" in said
 
 

@@ -214,7 +214,7 @@ class TestRecordEpisodes:
         masked = next(i for i, name in enumerate(names) if name not in text.legal_actions())
         with caplog.at_level(logging.WARNING):
             env.step(masked)
-        assert "is not legal" in caplog.text
+        assert "is not a legal action" in caplog.text
         env.step(0)
         env.close()
         assert not list(read_episodes(tmp_path / "d.jsonl"))

@@ -87,7 +87,7 @@ class TestTransitions:
         buffer = filled(Policy(tiny()), episodes)
         assert len(buffer) == 1 and buffer.transitions().next_N.tolist() != [END]
         short = replace(episodes[0], steps=episodes[0].steps[:1])
-        with pytest.raises(UserError, match="cut every episode off at its first step"):
+        with pytest.raises(UserError, match="every episode was cut off at its first step"):
             filled(Policy(tiny()), [short])
 
     def test_the_oldest_go_and_with_them_the_states_that_nobody_speaks_of(self, tiny: Tiny, played: Any) -> None:

@@ -136,7 +136,7 @@ def test_a_key_meant_for_one_server_is_not_sent_to_another(tmp_path: Path) -> No
         ("players.a.modle = 'x'", "unknown key 'players.a.modle' (did you mean 'model'?)"),
         ("players.a.style = 'fly'", "'players.a.style' is 'fly'"),
         ("players.a.max_cost = 3.0", "set endpoint.max_cost"),
-        ("players.a = 3", "players.a is a table"),
+        ("players.a = 3", "players.a must be a table"),
         ("endpoint.key_env = 'sk-pasted-key'", "name of an environment variable"),
         ("endpoint.base_url = 'http://u:pasted-key@h/v1'", "a user or a password"),
         ("arms = ['nobody']", "unknown arm 'nobody'"),

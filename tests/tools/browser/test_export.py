@@ -49,7 +49,7 @@ def test_by_the_command_line_a_page_is_written_replaced_and_linked(
 @pytest.mark.parametrize(
     ("words", "about"),
     [
-        (["--arm", "random"], "RandomPlayer is no language model"),
+        (["--arm", "random"], "RandomPlayer cannot be exported"),
         (["--arm", "stf"], "did you mean 'sft'"),
         (["--arm", "reflect-rl"], "not trained yet"),
         (["--split", "tset"], "did you mean 'test'"),
@@ -84,9 +84,13 @@ def test_players_that_a_page_cannot_be(lake: Lake) -> None:
     assert isinstance(policy, Policy) and isinstance(reflector, Reflector)
     assert playable(policy, reflector) == (policy, reflector) and notes(policy, reflector) == []
     for player, speaker, about in (
-        (policy, RandomPlayer(), "RandomPlayer is no language model"),
+        (policy, RandomPlayer(), "RandomPlayer cannot be exported"),
         (Policy(policy.lm, scoring="sum"), reflector, "play.scoring = 'sum'"),
-        (ValueGuidedPolicy(policy, make_critic(policy.lm.hidden_size, 0), 0.1), reflector, "ValueGuidedPolicy is no"),
+        (
+            ValueGuidedPolicy(policy, make_critic(policy.lm.hidden_size, 0), 0.1),
+            reflector,
+            "ValueGuidedPolicy cannot be exported",
+        ),
     ):
         with pytest.raises(UserError, match=about):
             playable(player, speaker)

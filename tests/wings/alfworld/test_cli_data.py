@@ -107,7 +107,7 @@ class TestRefusals:
             (["alfworld", "--url", "http://x/y.zip"], "--url needs --download"),
             (["alfworld", "--download", "--url", "http://x/y"], "http://x/y: expected the http or https address"),
             (["alfworld", "--download", "--url", "ftp://x/y.zip"], "expected the http or https address"),
-            (["alfworld", "--download", "--url", "http://[x/y.zip"], "no address: Invalid IPv6"),
+            (["alfworld", "--download", "--url", "http://[x/y.zip"], "not a valid address: Invalid IPv6"),
         ],
     )
     def test_a_mistake_is_one_line_and_leaves_nothing(

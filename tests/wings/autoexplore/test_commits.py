@@ -90,7 +90,7 @@ def test_what_a_clone_configures_is_not_run(clone: Path, tmp_path: Path) -> None
 @needs_git
 def test_a_damaged_clone_is_one_line(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
-    with pytest.raises(UserError, match=r"its \.git has no commit that can be read"):
+    with pytest.raises(UserError, match=r"its \.git has no readable commit"):
         commit_questions(ENTRY, tmp_path, tmp_path / "repos", 5, 0)
 
 

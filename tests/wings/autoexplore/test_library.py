@@ -70,10 +70,10 @@ def test_what_is_not_there_is_said(folder: Path) -> None:
     ("line", "why"),
     [
         ("{", ":2: not valid JSON"),
-        ("[]", ":2: no question"),
+        ("[]", ":2: not a question"),
         ("{}", ":2: not a question: it has no 'gold'"),
         (json.dumps(LINE | {"gold": []}), "no gold file"),
-        (json.dumps(LINE | {"gold": "a.py"}), ":2: no question"),
+        (json.dumps(LINE | {"gold": "a.py"}), ":2: not a question"),
         (json.dumps(LINE | {"gold": [3]}), "not texts"),
         (json.dumps(LINE | {"question": None}), "not texts"),
     ],

@@ -52,5 +52,5 @@ def test_a_kernel_of_the_hub_is_refused(tiny_folder: Any, tmp_path: Path, settin
     shutil.copytree(tiny_folder("llama"), tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-    with pytest.raises(UserError, match=r"it wants the kernel .*, which is foreign code"):
+    with pytest.raises(UserError, match=r"it asks for the attention kernel .*, which is foreign code"):
         Classifier(str(path.parent), 1, "reward")
