@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -26,7 +26,7 @@ from typing import Any, Literal
 import tyro
 
 import reflectrl
-from benchmarks.portals import commit, interval
+from benchmarks.portals import interval, run_missing
 
 Arm = Literal["none", "fresh", "carried", "written"]
 World = Literal["lights", "alfworld"]
@@ -76,21 +76,31 @@ class Settings:
     """Folder of the runs. The results are in a file of this name with the ending .jsonl."""
 
 
+@dataclass(frozen=True)
+class Cell:
+    """Training of one arm."""
+
+    world: World
+    arm: Arm
+    seed: int
+    split: str
+    longer: int
+
+
 def main(settings: Settings) -> None:
     """Run the missing cells seed by seed, and print the table in the end."""
     results = settings.out.with_name(settings.out.name + ".jsonl")
-    results.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    lines = run_missing(cells(settings), lambda cell: run_cell(settings, cell), results)
+    print("\n".join(table(lines)))
+
+
+def cells(settings: Settings) -> Iterator[Cell]:
+    """Yield all cells, so that an interrupted series has all arms of its first seeds."""
     for seed in settings.seeds:
         for world in settings.worlds:
             for arm in settings.arms:
-                cell = {"world": world, "arm": arm, "seed": seed, "split": settings.split, "longer": settings.longer}
-                done = any(cell.items() <= ({"longer": 1} | line).items() for line in lines)
-                if not done and (arm != "written" or world in WRITTEN):
-                    lines.append({**cell, **run_cell(settings, world, arm, seed), "commit": commit()})
-                    with results.open("a", encoding="utf-8") as file:
-                        print(json.dumps(lines[-1]), file=file, flush=True)
-    print("\n".join(table(lines)))
+                if arm != "written" or world in WRITTEN:
+                    yield Cell(world, arm, seed, settings.split, settings.longer)
 
 
 def recipe_of(settings: Settings, world: World, arm: Arm, seed: int) -> dict[str, Any]:
@@ -108,14 +118,15 @@ def recipe_of(settings: Settings, world: World, arm: Arm, seed: int) -> dict[str
     return {**changed, "arms": arms, "seeds": [seed], "threads": 1}
 
 
-def run_cell(settings: Settings, world: World, arm: Arm, seed: int) -> dict[str, Any]:
+def run_cell(settings: Settings, cell: Cell) -> dict[str, Any]:
     """Train the players of a cell, or continue, and play the held-out tasks."""
-    recipe, folder = recipe_of(settings, world, arm, seed), settings.out / f"{world}-{arm}-{seed}"
+    recipe = recipe_of(settings, cell.world, cell.arm, cell.seed)
+    folder = settings.out / f"{cell.world}-{cell.arm}-{cell.seed}"
     recipe["eval"] = {"splits": [settings.split], "sampling": ["greedy"], "episodes": settings.episodes}
     start = time.process_time()
     reflectrl.train(recipe.pop("env"), folder, until="sft", **recipe)
     trained = time.process_time()
-    recipe = recipe_of(settings, world, arm, seed) | {"eval": recipe["eval"]}
+    recipe = recipe_of(settings, cell.world, cell.arm, cell.seed) | {"eval": recipe["eval"]}
     run = reflectrl.train(recipe.pop("env"), folder, until="eval", **recipe)
     [row] = [row for row in run.results["rows"] if row["stage"] in ("full", "all") and row.get("group") is None]
     return {

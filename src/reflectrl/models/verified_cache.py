@@ -38,8 +38,10 @@ def verify_once(lm: LanguageModel, source: str) -> LanguageModel:
         UserError: as `verify`.
     """
     folder, core = files_of(source), lm.core
-    key = _key(lm, folder) if folder.is_dir() else ""  # a name or a single file is checked at every load
     large = sum(p.numel() for p in core.parameters()) >= LEAST
+    # A name or a single file is checked at every load, and so is a small compiled model: there may be no compiler now.
+    cached = folder.is_dir() and (large or not lm.engine_options.compiled)
+    key = _key(lm, folder) if cached else ""
     path = data_folder("verified") / f"{key}.json" if key and large else None
     result = _RESULTS.get(key) if path is None else _read(path)
     if result is None:
