@@ -35,8 +35,9 @@ demo: setup ## teach a small model to drive the dangerous taxi, on a CPU
 	$(BIN)/reflectrl run taxi-demo
 
 # Compiled modules are kept even where the environment forbids it: the tests start hundreds of processes that import the same.
-test: setup ## run the tests, in two processes where there are two cores
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 2
+# Three processes for two cores: while some tests wait for servers and killed runs, others compute.
+test: setup ## run the tests, in three processes
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3
 
 lint: setup ## formatting, lint, the English of docstrings, types
 	$(BIN)/ruff format --check .
