@@ -5,9 +5,10 @@ once with h in the place of a reflection. It learns the difference, in addition 
 
     loss = coef * mean_n g_n KL(pi(.|s_n, h_n) || pi(.|s_n))
 
-The divergence is exact, since the listed actions are few. The teacher is the same policy before the update, without
-gradient. Gates g_n in {0, 1} choose the steps (`GATES`). The policy must have learned to read such texts, so it starts
-from the SFT policy of a pair. With `sft.reflection_dropout`, that policy can also choose without any text.
+The divergence is exact, since the listed actions are few. The teacher is the same policy, before the update or before
+all training (`hindsight.teacher`), without gradient. Gates g_n in {0, 1} choose the steps (`GATES`). The policy must
+have learned to read such texts, so it starts from the SFT policy of a pair. With `sft.reflection_dropout`, that policy
+can also choose without any text.
 
 Sources: on-policy self-distillation from privileged context (SDPG, arXiv 2606.04036; SDAR, arXiv 2605.15155); direction
 by the reward (SERL, arXiv 2605.19447); failures only (RESD, arXiv 2605.12741); the next observation as the text (HERO,
@@ -54,6 +55,9 @@ class HindsightConfig:
     gate: Literal["all", "agree", "lost"] = "agree"
     """Steps whose texts are learned from. "all": every step. "agree": steps in which the text moves the probability of
     the action taken in the direction of its advantage. "lost": steps of lost episodes."""
+    teacher: Literal["current", "initial"] = "current"
+    """Policy that reads the text. "current": the policy itself, before the update. "initial": the policy with which the
+    training began. It costs a copy of the model, but the current policy plays without texts and may forget to read."""
     coef: NonNegative = 1.0
     """Weight of the divergence between the policy with and without the text, in the loss."""
     continuations: Count = 2
@@ -163,6 +167,9 @@ class HindsightTexts:
     Args:
         make_env: makes the environments of this process, in which episodes are played again.
         reward: learn from reward as well. Otherwise advantages only open gates.
+
+    Attributes:
+        reader: frozen policy that reads the texts; None if the policy itself does.
     """
 
     def __init__(
@@ -170,6 +177,7 @@ class HindsightTexts:
     ) -> None:
         self.settings, self.seed, self.reward = settings, seed, reward
         self.envs = [make_env() for _ in range(SIDE_BY_SIDE if settings.text == "continuations" else 1)]
+        self.reader: Policy | None = None
 
     def __call__(self, rollouts: EpisodeRollouts, batch: Batch) -> None:
         """Add the loss of the texts to a batch of fresh episodes."""
@@ -215,7 +223,7 @@ class HindsightTexts:
             for seen, text, order, prompt in zip(steps.observations, texts, orders, steps.prompts, strict=True)
         ]
         without_NA = scored(policy, steps, config.minibatch)
-        teacher_NA = scored(policy, replace(steps, prompts=informed), config.minibatch)
+        teacher_NA = scored(self.reader or policy, replace(steps, prompts=informed), config.minibatch)
         chosen_N1 = steps.labels_N[:, None]
         gains_N = (teacher_NA.gather(1, chosen_N1) - without_NA.gather(1, chosen_N1))[:, 0]
         won_N = torch.tensor([float(episode.success) for episode in learned for _ in episode.steps])
@@ -255,7 +263,10 @@ def hindsight_rollouts(
         policy: must have learned to read reflections.
     """
     from reflectrl.learn.rollouts import EpisodeRollouts
+    from reflectrl.models.players import Policy
 
+    if texts.settings.teacher == "initial":
+        texts.reader = Policy(policy.lm.frozen_copy("teacher"), policy.sampling, scoring=policy.scoring)
     if not texts.reward:
         config = replace(config, replay=0)  # without reward there is nothing to replay: past wins have no texts
     return EpisodeRollouts(policy, None, make_env, config, texts.seed, supplement=texts)

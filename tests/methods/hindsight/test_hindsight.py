@@ -39,9 +39,9 @@ from tests.runs.alone import of_methods, require_made_alone
 Tiny = Callable[..., Any]
 
 
-def strong(tiny: Tiny) -> Policy:
+def strong(tiny: Tiny, **settings: Any) -> Policy:
     """A policy with larger weights than an untrained one's, so that a text changes what it does."""
-    policy = Policy(tiny())
+    policy = Policy(tiny(**settings))
     with torch.no_grad():
         for weight in policy.lm.parameters():
             weight *= 2.5
@@ -178,8 +178,10 @@ LEARNING = RLConfig(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("reward", [True, False])
-def test_a_stopped_training_continues_with_the_same_bits(tiny: Tiny, tmp_path: Path, reward: bool) -> None:
+@pytest.mark.parametrize(("reward", "teacher"), [(True, "current"), (False, "current"), (False, "initial")])
+def test_a_stopped_training_continues_with_the_same_bits(
+    tiny: Tiny, tmp_path: Path, reward: bool, teacher: Any
+) -> None:
     def trained(folder: Path, stop: int | None) -> list[dict[str, Any]]:
         lines: list[dict[str, Any]] = []
 
@@ -188,7 +190,7 @@ def test_a_stopped_training_continues_with_the_same_bits(tiny: Tiny, tmp_path: P
             if line["step"] == stop:
                 raise KeyboardInterrupt
 
-        rollouts = rollouts_of(Policy(tiny()), LEARNING, HindsightConfig(), 2, reward)
+        rollouts = rollouts_of(Policy(tiny()), LEARNING, HindsightConfig(teacher=teacher), 2, reward)
         train_online(rollouts, LEARNING, 2, log, folder)
         return lines
 
@@ -197,6 +199,25 @@ def test_a_stopped_training_continues_with_the_same_bits(tiny: Tiny, tmp_path: P
         trained(tmp_path / "stopped", 3)
     rest = trained(tmp_path / "stopped", None)
     assert rest[0]["step"] > 0 and rest == whole[-len(rest) :]
+
+
+@pytest.mark.parametrize("lora_rank", [0, 2])
+def test_the_initial_policy_stays_the_teacher(tiny: Tiny, lora_rank: int) -> None:
+    """What it reads from a text is the same after the policy's weights have changed; the policy's own choice is not."""
+    kept = {}
+    for teacher in ("current", "initial"):
+        policy = strong(tiny, lora_rank=lora_rank)
+        settings = HindsightConfig(gate="all", teacher=teacher)  # type: ignore[arg-type]
+        rollouts = rollouts_of(policy, RLConfig(**{**PLAIN, "episodes": 4}), settings, seed=1)
+        batch = rollouts.collect(0, None)
+        texts = [text for episode in rollouts.latest.learned for text in rollouts.supplement.texts(policy, episode)]
+        before_NA = rollouts.supplement.taught(rollouts, batch, texts)[0]
+        with torch.no_grad():
+            for parameter in policy.lm.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+        after_NA = rollouts.supplement.taught(rollouts, batch, texts)[0]
+        kept[teacher] = torch.equal(before_NA, after_NA)
+    assert kept == {"current": False, "initial": True}
 
 
 def test_the_arms_of_a_run_play_without_a_reflector(tmp_path: Path, like: Callable[..., Any]) -> None:
