@@ -65,7 +65,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Cell:
-    """Training of one policy."""
+    """A policy to train."""
 
     world: World
     negatives: Negatives

@@ -78,7 +78,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Cell:
-    """Training of one arm."""
+    """An arm to train."""
 
     world: World
     arm: Arm
