@@ -53,8 +53,6 @@ class Settings:
     """Numbers of negatives per demonstration: none, two, or one at every step, as published."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds of weights and batches."""
-    stages: tuple[Literal["sft", "rl"], ...] = ("sft", "rl")
-    """Training to evaluate: imitation, and RL after it."""
     split: Literal["validation", "test"] = "test"
     """Split that is played in the end."""
     changes: tuple[str, ...] = ()
@@ -95,7 +93,7 @@ def run_cell(settings: Settings, cell: Cell) -> dict[str, Any]:
     """
     name, changes = RECIPES[cell.world]
     own = (
-        f"seeds={cell.seed}", "arms=" + ",".join(ARMS[stage] for stage in settings.stages), "threads=1", "processes=1",
+        f"seeds={cell.seed}", "arms=" + ",".join(ARMS.values()), "threads=1", "processes=1",
         "teach.noise=0.0", f"teach.negatives={cell.negatives}", f"eval.splits={cell.split}", "eval.sampling=greedy",
     )  # fmt: skip
     folder = settings.out.with_suffix("") / f"{cell.world}-{cell.negatives}-{cell.seed}"
@@ -103,7 +101,7 @@ def run_cell(settings: Settings, cell: Cell) -> dict[str, Any]:
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     rows = {row["arm"]: row for row in results["rows"] if row["stage"] in ("full", "all")}
     tasks = {row["episodes"] for row in rows.values()}
-    return {"tasks": max(tasks), **{stage: rows[ARMS[stage]]["success"] for stage in settings.stages}}
+    return {"tasks": max(tasks), **{stage: rows[arm]["success"] for stage, arm in ARMS.items()}}
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -115,9 +113,9 @@ def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         groups.setdefault((line["world"], line["negatives"]), []).append(line)
     for (world, negatives), members in groups.items():
         won = []
-        for stage in ("sft", "rl"):
-            own = [{"tasks": line["tasks"], "success": line[stage]} for line in members if stage in line]
-            won.append(f"{100 * fmean(line['success'] for line in own):.1f} {interval(own)}" if own else "")
+        for stage in ARMS:
+            own = [{"tasks": line["tasks"], "success": line[stage]} for line in members]
+            won.append(f"{100 * fmean(line['success'] for line in own):.1f} {interval(own)}")
         rows.append(f"| {world} | {negatives} | {len(members)} | {' | '.join(won)} |")
     return rows
 

@@ -133,6 +133,8 @@ def test_what_is_still_to_come_is_discounted_as_in_the_demonstrations() -> None:
         [asked] = player.turns([live])
         assert asked.text == told.reflection
         live.steps.append(step)
+    [asked] = ConditionPlayer("return", target=1.0, gamma=0.0).turns([live])
+    assert asked.text == return_text(1.0)
 
 
 def ancestors(graph: Graph, key: str) -> set[str]:

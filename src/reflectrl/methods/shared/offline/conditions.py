@@ -118,6 +118,6 @@ class ConditionPlayer:
         if self.condition == "outcome":
             return outcome_text(success=True)
         remaining = self.target
-        for step in episode.steps:
+        for step in episode.steps if self.gamma else ():  # with gamma 0, a return is the next reward alone
             remaining = (remaining - step.reward) / self.gamma
         return return_text(remaining)
