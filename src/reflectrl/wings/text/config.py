@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from reflectrl.core.config.recipe import Recipe
-from reflectrl.core.config.rules import Count, Natural, Range
+from reflectrl.core.config.rules import Count, Natural, NonNegative, Range
 from reflectrl.core.config.values import FreeSection
 
 
@@ -41,6 +41,9 @@ class TextConfig:
     label: Literal["missing", "all"] = "missing"
     """Splits that [rewards] scores: "missing" scores a split if any of its samples has no reward, "all" scores every
     split."""
+    noise: NonNegative = 0.0
+    """Standard deviation of Gaussian noise on the rewards of training samples, which then are kept within [0, 1]. It
+    shows how an algorithm stands wrong rewards; validation and test keep the true ones."""
     reference: Literal["sft", "base"] = "sft"
     """Reference model, from which the arms start and with which they are compared: "sft" imitates the data first,
     "base" is the model as given."""

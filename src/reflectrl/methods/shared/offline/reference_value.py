@@ -7,6 +7,7 @@ epoch is chosen on held-out prompts instead of the training loss.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 
@@ -21,7 +22,11 @@ from reflectrl.methods.shared.offline.config import OfflineConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import Ids, chunks, pack
 
+LOG = logging.getLogger(__name__)
+
 HEADS, DROPOUT = 8, 0.1
+WORSE = 1.25
+"""A value is warned of if its held-out loss is this many times that of a constant; a little above 1 is chance."""
 
 Log = Callable[[dict[str, float]], object]
 
@@ -75,10 +80,13 @@ def fit_value(
         log: receives {"step", "value_loss", "value_eval_loss", "explained_variance"} once per epoch. The losses are in
             squared reward units.
 
+    A value that is worse than a constant on held-out prompts is warned of, since it misleads every advantage.
+
     Raises:
         UserError: fewer than two units.
     """
     train, held_out = split(units, config.held_out, seed)
+    eval_losses = []
     with torch.random.fork_rng():
         torch.manual_seed(named_seed(seed, "value"))
         head = PromptValue(lm.hidden_size, max_value).to(lm.device)
@@ -102,11 +110,20 @@ def fit_value(
             total += float(loss.detach()) * len(rows)
         held_out_P = prompt_values(lm, head, [prompts[i] for i in held_out])
         eval_loss = float(value_loss(held_out_P, returns_P[held_out]))
+        eval_losses.append(eval_loss)
         explained = explained_variance(held_out_P, returns_P[held_out])
         losses = {"value_loss": total / len(order), "value_eval_loss": eval_loss}
         log({"step": epoch + 1, **losses, "explained_variance": explained})
         trainer.keep_if_best((-eval_loss,))
     trainer.finish()
+    constant_P = torch.full_like(returns_P[held_out], float(returns_P[train].mean()))
+    constant_loss = float(value_loss(constant_P, returns_P[held_out]))
+    if min(eval_losses) > WORSE * constant_loss:
+        LOG.warning(
+            "the reference's value is worse than a constant: held-out loss %.3g, a constant has %.3g;"
+            " try another offline.value_lr (it is %g)",
+            *(min(eval_losses), constant_loss, config.value_lr),
+        )
     return head.eval()
 
 

@@ -74,6 +74,9 @@ def write_data(build: Build, text: TextTask) -> None:
     for split in reversed(SPLITS):
         if by_split[split]:
             samples = _labelled(text, by_split[split])
+            noise = text_settings(text.recipe).noise
+            if split == "train" and noise:
+                samples = with_noise(samples, noise)
             write_samples(text.data(split), samples)
             build.progress(len(samples), len(samples), f"{split} samples, mean reward {_mean(samples):.3f}")
 
@@ -115,6 +118,18 @@ def _labelled(text: TextTask, samples: Sequence[Sample]) -> list[Sample]:
     if text_settings(text.recipe).label == "all" or any(math.isnan(sample.reward) for sample in samples):
         return text.unprepared.label(samples)
     return list(samples)
+
+
+def with_noise(samples: Sequence[Sample], deviation: float) -> list[Sample]:
+    """Add Gaussian noise to the rewards of samples, and keep them within [0, 1].
+
+    The noise of a sample is drawn from its id, so it does not depend on the other samples.
+    """
+    noisy = []
+    for sample in samples:
+        rng = np.random.default_rng(named_seed("reward-noise", sample.id))
+        noisy.append(replace(sample, reward=min(1.0, max(0.0, sample.reward + deviation * rng.normal()))))
+    return noisy
 
 
 def make_base(build: Build, text: TextTask) -> None:
