@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 HEADS, DROPOUT = 8, 0.1
 WORSE = 1.25
-"""A value is warned of if its held-out loss is this many times that of a constant; a little above 1 is chance."""
+"""A value whose held-out loss is this many times a constant's loss is warned of; a little above 1 is chance."""
 
 Log = Callable[[dict[str, float]], object]
 
