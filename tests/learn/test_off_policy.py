@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from benchmarks.off_policy import coverage
+from benchmarks.off_policy import coverage, taxi
 from reflectrl.core.types import UserError
 from reflectrl.learn.off_policy import LoggedEpisode, TabularCritic, estimates
 
@@ -54,7 +54,7 @@ def test_what_cannot_be_estimated_is_refused() -> None:
 
 def test_intervals_hold_on_logs_of_taxi_rides() -> None:
     """Eight small logs; `python -m benchmarks.off_policy` draws 100 large ones."""
-    found = coverage(logs=8, episodes=60)
+    found = coverage(taxi(), logs=8, episodes=60)
     assert 0.3 < found["truth"] < 0.9
     assert 0 < found["logged success"][0] <= found["logged success"][1] < 0.6
     assert found["doubly robust"]["covers"] >= 0.5 and found["self-normalised"]["covers"] >= 0.5
