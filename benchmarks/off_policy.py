@@ -157,9 +157,10 @@ def main() -> None:
     parser.add_argument("--games", default="", help="folder of ALFWorld's games, if not the default one")
     parser.add_argument("--logs", type=int, default=100)
     parser.add_argument("--episodes", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the logs")
     arguments = parser.parse_args()
     world = taxi() if arguments.world == "taxi" else alfworld(arguments.games)
-    print(json.dumps(coverage(world, arguments.logs, arguments.episodes), indent=1))
+    print(json.dumps(coverage(world, arguments.logs, arguments.episodes, arguments.seed), indent=1))
 
 
 if __name__ == "__main__":
