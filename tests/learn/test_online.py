@@ -17,6 +17,7 @@ from reflectrl.core.players import AnalystPlayer, ExpertPlayer
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling, UserError
 from reflectrl.learn.checkpoint import load_meta
+from reflectrl.learn.critic_batches import fit_critic
 from reflectrl.learn.curriculum import Curriculum, SuccessRates, chosen_stages, draw_tasks
 from reflectrl.learn.exploration import RewardShaping
 from reflectrl.learn.losses import POLICY_LOSSES, reinforce_loss
@@ -132,6 +133,43 @@ class TestLearning:
         config = replace(QUICK, baseline="critic", critic_every=2, replay_episodes=0)
         log = train(tiny(), make_rooms, config)
         assert [line["step"] for line in log if "value_loss" in line] == [1, 3]  # the second update, and the fourth
+
+    def test_a_critic_may_learn_from_the_batches_of_several_updates(self, tiny: Tiny, make_rooms: Any) -> None:
+        config = replace(QUICK, baseline="critic", critic_every=2, critic_epochs=3)
+        log = train(tiny(), make_rooms, config)
+        assert [line["step"] for line in log if "value_loss" in line] == [1, 3]
+        # Before it has learned, it predicts 0 everywhere. Then it predicts the returns of all collected steps.
+        lm = tiny()
+        rollouts = EpisodeRollouts(Policy(lm), None, make_rooms, config, 0)
+        critic = ValueHead(lm.hidden_size)
+        optimizer = torch.optim.AdamW([*lm.parameters(), *critic.parameters()], lr=0.1)
+        trainer, before = Trainer(lm, [optimizer], 0.3, parts={"critic": critic}), lm.weights()
+        batches = [rollouts.collect(update, critic) for update in range(2)]
+        assert all(not batch.values_N.any() for batch in batches if batch.values_N is not None)
+        first = fit_critic(trainer, critic, batches, replace(config, critic_epochs=1))["value_loss"]
+        last = fit_critic(trainer, critic, batches, replace(config, critic_epochs=60))["value_loss"]
+        assert last < 0.7 * first
+        assert all(torch.equal(tensor, before[name]) for name, tensor in lm.weights().items())
+
+    def test_epochs_over_collected_batches_are_steps_on_their_hidden_states(self, tiny: Tiny, make_rooms: Any) -> None:
+        config = replace(QUICK, baseline="critic", critic_epochs=2, steps_per_epoch=2, critic_coef=0.5)
+        lm = tiny()
+        rollouts = EpisodeRollouts(Policy(lm), None, make_rooms, config, 0)
+        critics = [ValueHead(lm.hidden_size) for _ in range(2)]
+        batches = [rollouts.collect(update, critics[0]) for update in range(2)]
+        trainer = Trainer(lm, [torch.optim.SGD(critics[0].parameters(), lr=0.1)], None, parts={"critic": critics[0]})
+        fit_critic(trainer, critics[0], batches, config)
+        plain = torch.optim.SGD(critics[1].parameters(), lr=0.1)
+        for minibatch in [minibatch for _ in range(2) for batch in batches for minibatch in batch.minibatches]:
+            batch = next(batch for batch in batches if minibatch in batch.minibatches)
+            hidden_ND = torch.cat([part.read()[1].detach() for part in minibatch])
+            returns_N = torch.cat([batch.returns_N[part.units] for part in minibatch])
+            loss = 0.5 * ((critics[1](hidden_ND) - returns_N) ** 2).mean()
+            plain.zero_grad()
+            loss.backward()
+            plain.step()
+        for ours, expected in zip(critics[0].parameters(), critics[1].parameters(), strict=True):
+            torch.testing.assert_close(ours, expected)
 
     def test_entropy_may_be_part_of_the_returns_that_are_learned(self, tiny: Tiny, make_rooms: Any) -> None:
         episodes = list(rollout([Job(make_rooms().tasks("train")[0], 0)], make_rooms, Policy(tiny(), Sampling(1.0))))
@@ -263,6 +301,27 @@ class TestResuming:
         with pytest.raises(InterruptedError):
             train(tiny(), make_rooms, self.ADAPTIVE, log=until_killed, state_folder=tmp_path / "learner")
         rest = train(resumed, make_rooms, self.ADAPTIVE, state_folder=tmp_path / "learner")
+        assert rest == expected[rest[0]["step"] :] and same_weights(resumed, whole)
+
+    @pytest.mark.parametrize("kill", [2, 3, 4])
+    def test_the_batches_that_a_critic_has_not_learned_from_are_kept(
+        self, tiny: Tiny, make_rooms: Any, tmp_path: Path, kill: int
+    ) -> None:
+        # Saved before every second update; the critic learns after the third, from a batch before and one after.
+        config = replace(self.CONFIG, critic_every=3, critic_epochs=2, critic_warmup=1, steps_per_epoch=2, updates=6)
+        whole, resumed = tiny(), tiny()
+        expected = train(whole, make_rooms, config)
+        assert [line["step"] for line in expected if "value_loss" in line] == [0, 2, 5]
+
+        def until_killed(line: dict[str, Any]) -> None:
+            if line["step"] == kill:
+                raise InterruptedError
+
+        with pytest.raises(InterruptedError):
+            train(tiny(), make_rooms, config, log=until_killed, state_folder=tmp_path / "learner")
+        meta = load_meta(tmp_path / "learner")
+        assert meta is not None and len(meta["critic_batches"]) == 2  # fresh episodes, and replayed ones
+        rest = train(resumed, make_rooms, config, state_folder=tmp_path / "learner")
         assert rest == expected[rest[0]["step"] :] and same_weights(resumed, whole)
 
     @pytest.mark.parametrize(

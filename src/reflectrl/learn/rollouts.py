@@ -19,6 +19,7 @@ from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling, named_seed
 from reflectrl.learn.advantages import COMPARING, imitate_gains, with_signal
 from reflectrl.learn.batch import Batch, Rollouts
+from reflectrl.learn.critic_batches import CriticBatches
 from reflectrl.learn.exploration import RewardShaping
 from reflectrl.learn.losses import root_mean_square
 from reflectrl.learn.minibatches import make_batch
@@ -108,6 +109,8 @@ class EpisodeRollouts(Rollouts):
         self.buffer, self.log = ReplayBuffer(config.replay), ReplayBuffer(len(logged), logged)
         self.latest = Collected([], [], np.random.default_rng(0))
         self.totals = {"episodes": 0, "env_steps": 0}
+        if config.baseline == "critic" and config.critic_epochs:
+            self.waiting = CriticBatches(self.policy)
 
     # ---- what a loop calls, in this order ----------------------------------------------------------------------------
 
@@ -234,16 +237,21 @@ class EpisodeRollouts(Rollouts):
     # ---- saved and loaded --------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        return {
+        state = {
             **self.starts.state(),
             "replay": [to_line(episode) for episode in self.buffer.episodes],
             "priorities": list(self.buffer.priorities),
             "played": dict(self.totals),
             "counts": self.shaping.counts.state(),
         }
+        if self.waiting is not None:
+            state["critic_batches"] = self.waiting.state()
+        return state
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.starts.load(state)
         self.buffer.add(map(from_line, state["replay"]), state["priorities"])
         self.totals = dict(state["played"])
         self.shaping.counts.load(state["counts"])
+        if self.waiting is not None:
+            self.waiting.load(state["critic_batches"])
