@@ -20,11 +20,11 @@ from reflectrl.learn.checkpoint import load_meta
 from reflectrl.learn.critic_batches import fit_critic
 from reflectrl.learn.curriculum import Curriculum, SuccessRates, chosen_stages, draw_tasks
 from reflectrl.learn.exploration import RewardShaping
-from reflectrl.learn.losses import POLICY_LOSSES, reinforce_loss
+from reflectrl.learn.losses import POLICY_LOSSES, ppo_loss, reinforce_loss
 from reflectrl.learn.minibatches import make_batch
 from reflectrl.learn.online import after_imitation, held_kl, train_online, update
 from reflectrl.learn.rollouts import EpisodeRollouts
-from reflectrl.learn.steps import Steps, flatten
+from reflectrl.learn.steps import Steps, flatten, policy_pass
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.validation import mean_return, success_rate
 from reflectrl.learn.value import ValueHead
@@ -349,6 +349,76 @@ class TestResuming:
         logs = [train(lm, make_rooms, self.CONFIG, seed) for lm, seed in zip(lms, (0, 0, 1), strict=True)]
         assert logs[0] == logs[1] != logs[2]
         assert same_weights(lms[0], lms[1]) and not same_weights(lms[0], lms[2])
+
+
+class TestTruncatedSampling:
+    """Top-k and top-p in play: the learner's probabilities are those that were sampled from."""
+
+    TWO = Sampling(1.0, top_k=2)
+
+    def steps(self, lm: LanguageModel, make_rooms: Any, sampling: Sampling) -> Steps:
+        policy = Policy(lm, sampling, shuffle_labels=True)
+        jobs = [Job(task, i) for i in range(4) for task in make_rooms().tasks("train")]
+        return flatten(policy, list(rollout(jobs, make_rooms, policy)), 1.0)
+
+    @pytest.mark.parametrize("sampling", [TWO, Sampling(1.0, top_p=0.6), Sampling(2.0, 0.9, 2)])
+    def test_ratios_are_1_before_the_first_step(self, tiny: Tiny, make_rooms: Any, sampling: Sampling) -> None:
+        lm = tiny()
+        steps = self.steps(lm, make_rooms, sampling)
+        assert any(steps.supports)
+        logp_NA, _ = policy_pass(Policy(lm, sampling), steps, range(len(steps)))
+        logp_N = logp_NA.gather(1, steps.labels_N[:, None])[:, 0]
+        torch.testing.assert_close(logp_N, steps.old_logp_N, atol=1e-5, rtol=0)
+        for row_A, labels, actions in zip(logp_NA, steps.supports, steps.actions, strict=True):
+            assert row_A.isfinite().nonzero()[:, 0].tolist() == list(labels or range(len(actions)))
+
+    def test_an_action_keeps_its_probability_when_new_weights_would_leave_it_out(
+        self, tiny: Tiny, make_rooms: Any
+    ) -> None:
+        lm = tiny()
+        steps = self.steps(lm, make_rooms, self.TWO)
+        with torch.no_grad():
+            for weight in lm.parameters():
+                weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
+        policy = Policy(lm, self.TWO)
+        logits_NA, _ = policy.logits(steps.prompts, steps.actions)
+        logp_NA, _ = policy_pass(policy, steps, range(len(steps)))
+        gone = 0
+        for n, (labels, listed) in enumerate(zip(steps.supports, steps.actions, strict=True)):
+            now = set(logits_NA[n, : len(listed)].topk(2).indices.tolist())
+            gone += int(steps.labels_N[n]) not in now
+            rest = list(labels or range(len(listed)))
+            # The new policy, restricted to what the old one could take.
+            torch.testing.assert_close(logp_NA[n, rest], logits_NA[n, rest].log_softmax(-1))
+        assert gone > 0, "some action would be left out now"
+        labels_N = steps.labels_N[:, None]
+        loss, _ = ppo_loss(logp_NA.gather(1, labels_N)[:, 0], steps.old_logp_N, torch.ones(len(steps)), 0.2, 0.2, 0.0)
+        loss.backward()
+        assert loss.isfinite() and all(p.grad is None or p.grad.isfinite().all() for p in lm.parameters())
+
+    @pytest.mark.parametrize("sampling", [TWO, Sampling(1.0, top_p=0.7)])
+    def test_it_learns_so_and_a_killed_training_goes_on(
+        self, tiny: Tiny, make_rooms: Any, tmp_path: Path, sampling: Sampling
+    ) -> None:
+        config = replace(QUICK, algorithm="ppo", kl_coef=0.01, updates=12, episodes=12, eval_every=4)
+
+        def run(lm: LanguageModel, log: Any, folder: Path | None = None) -> None:
+            rollouts = EpisodeRollouts(Policy(lm, sampling), None, make_rooms, config, 0)
+            train_online(rollouts, config, 0, log, folder)
+
+        def until_killed(line: dict[str, Any]) -> None:
+            if line["step"] == 6:
+                raise InterruptedError
+
+        whole, resumed = tiny(), tiny()
+        expected, rest = Metrics(), Metrics()
+        run(whole, expected.append)
+        with pytest.raises(InterruptedError):
+            run(tiny(), until_killed, tmp_path / "learner")
+        run(resumed, rest.append, tmp_path / "learner")
+        assert rest == expected[4:] and same_weights(resumed, whole)
+        assert expected[-1]["eval_success"] == 1.0 and expected[0]["eval_success"] < 1.0
+        assert all(np.isfinite(line["kl"]) for line in expected[:-1])
 
 
 class TestTools:

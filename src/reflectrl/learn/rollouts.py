@@ -16,7 +16,7 @@ from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.episodes import from_line, to_line
 from reflectrl.core.players.base import Player
 from reflectrl.core.rollout import Job, rollout
-from reflectrl.core.types import Episode, Sampling, named_seed
+from reflectrl.core.types import Episode, named_seed
 from reflectrl.learn.advantages import COMPARING, imitate_gains, with_signal
 from reflectrl.learn.batch import Batch, Rollouts
 from reflectrl.learn.critic_batches import CriticBatches
@@ -99,7 +99,8 @@ class EpisodeRollouts(Rollouts):
         supplement: Callable[[EpisodeRollouts, Batch], None] | None = None,
     ) -> None:
         super().__init__(policy.lm, config, seed)
-        self.policy, self.reflector = policy.with_sampling(Sampling(config.temperature)), reflector
+        sampling = replace(policy.sampling, temperature=config.temperature)
+        self.policy, self.reflector = policy.with_sampling(sampling), reflector
         self.reference_policy: Policy | None = None
         if self.reference is not None:
             self.reference_policy = Policy(self.reference, self.policy.sampling, scoring=policy.scoring)
