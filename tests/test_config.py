@@ -217,6 +217,7 @@ class TestRefusals:
             (["--rl.baseline=leave-one-out"], ["[rl]", "group"]),
             (["--rl.episodes=10", "--rl.group=4"], ["[rl]", "episodes", "group"]),
             (["--rl.refills=1", "--rl.group=4", "--rl.baseline=gigpo"], ["[rl]", "refills", "gigpo", "dr-grpo"]),
+            (["--rl.critic_epochs=5", "--rl.critic_shares=true"], ["[rl]", "critic_epochs", "critic_shares"]),
             (["--rl.gamma=0.9", "--rl.group=4", "--rl.baseline=grpo"], ["[rl]", "gamma", "grpo"]),
             (["--rl.clip_high=0.3"], ["[rl]", "clip_high", "ppo"]),
             (["--rl.algorithm=ppo", "--rl.target_kl=0.01", "--rl.update_epochs=1"], ["target_kl", "update_epochs"]),

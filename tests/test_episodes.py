@@ -42,7 +42,7 @@ plain = st.recursive(
     max_leaves=5,
 )
 records = st.dictionaries(st.text(), plain, max_size=3)
-samplings = st.none() | st.builds(Sampling, st.floats(0, 10), st.floats(0, 1))
+samplings = st.none() | st.builds(Sampling, st.floats(0, 10), st.floats(0, 1), st.integers(0, 9))
 
 
 @st.composite
@@ -60,6 +60,7 @@ def steps(draw: st.DrawFn) -> Step:
         logprobs=st.lists(numbers, max_size=2).map(tuple),
         entropy=st.none() | numbers,
         sampling=samplings,
+        support=st.just(()) | st.just(tuple(range(len(actions)))),
     )
     return Step(
         observation=Observation(draw(st.text()), draw(st.text()), actions),
@@ -96,6 +97,18 @@ def write(path: Path, *written: Episode) -> None:
     with EpisodeLog(path) as log:
         for episode in written:
             log.append(episode)
+
+
+def test_a_line_names_what_sampling_left_out_only_if_it_left_something_out() -> None:
+    episode = example()
+    assert '"support"' not in to_line(episode) and '"top_k"' not in to_line(episode)
+    [step] = episode.steps
+    cut = replace(step.choice, sampling=Sampling(top_k=1), support=(1,))
+    line = to_line(replace(episode, steps=(replace(step, turns=(cut,)),)))
+    assert '"support":[1]' in line and '"top_k":1' in line and from_line(line).steps[0].choice == cut
+    for wrong in ("[0]", "[1,2]"):  # without the choice; not a legal action
+        with pytest.raises(ValueError, match="the support is not a part of the 2 listed"):
+            from_line(unseal(line).replace('"support":[1]', f'"support":{wrong}'))
 
 
 # ---- writing and reading ---------------------------------------------------------------------------------------------

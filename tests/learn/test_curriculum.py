@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from reflectrl.core.config import RLConfig
 from reflectrl.core.types import Episode, Task, UserError
-from reflectrl.learn.curriculum import Curriculum, SuccessRates, growing_horizon
+from reflectrl.learn.curriculum import Curriculum, SuccessRates, growing_horizon, make_curriculum, new_tasks
+from tests.learn.conftest import COLOURS, Rooms
 
 STAGES = ("pickup", "dropoff", "full")
 
@@ -29,6 +30,29 @@ def test_none_stays_at_the_last_stage():
 def test_thirds_share_the_updates_and_the_last_stage_gets_the_remainder():
     visited = walk(Curriculum(STAGES, "equal", 8, 0.9), [0.0] * 8)
     assert visited == ["pickup"] * 2 + ["dropoff"] * 2 + ["full"] * 4
+
+
+def test_shares_by_tasks_follow_the_number_of_tasks():
+    visited = walk(Curriculum(STAGES, "by-tasks", 103, 0.9, sizes=(20, 70, 10)), [0.0] * 103)
+    assert [visited.count(stage) for stage in STAGES] == [21, 71, 11]  # one each, and a hundred by size
+
+
+class Cumulative(Rooms):
+    """Rooms in which every stage includes the tasks of the stages before it, as those of AutoExplore do."""
+
+    stages = ("red", "dark", "full")
+
+    def tasks(self, split, stage=None):
+        colours = {"red": ("red",), "dark": ("red", "black")}.get(stage, COLOURS[split])
+        return [Task(colour, "rooms", {"colour": colour}, split, stage or "full") for colour in colours]
+
+
+def test_a_task_counts_in_the_first_stage_that_has_it(make_rooms):
+    assert new_tasks(Cumulative(), Cumulative.stages) == [1, 1, 2]
+    assert new_tasks(Cumulative(), ["red+dark", "full"]) == [2, 2]
+    assert new_tasks(make_rooms(), make_rooms().stages) == [4, 4]  # a room to leave is not the same as two
+    visited = walk(make_curriculum(RLConfig(curriculum="by-tasks", updates=11), Cumulative()), [0.0] * 11)
+    assert [visited.count(stage) for stage in Cumulative.stages] == [3, 3, 5]
 
 
 def test_gate_opens_when_the_mean_over_the_window_reaches_it():
@@ -53,9 +77,10 @@ def test_exactly_the_gate_is_enough():
     assert [curriculum.advance(0.7) for _ in range(3)] == [False, False, True]
 
 
-def test_too_few_updates_for_the_stages_is_the_users_mistake():
-    with pytest.raises(UserError, match="at least 3"):
-        Curriculum(STAGES, "equal", 2, 0.9)
+@pytest.mark.parametrize("kind", ["equal", "by-tasks"])
+def test_too_few_updates_for_the_stages_is_the_users_mistake(kind):
+    with pytest.raises(UserError, match=f"curriculum '{kind}' needs at least 3"):
+        Curriculum(STAGES, kind, 2, 0.9, sizes=(1, 1, 1))
 
 
 def test_a_state_of_other_stages_is_refused():
@@ -65,12 +90,22 @@ def test_a_state_of_other_stages_is_refused():
 
 stage_lists = st.integers(1, 5).map(lambda n: [f"s{i}" for i in range(n)])
 rate_lists = st.lists(st.floats(0, 1), min_size=1, max_size=40)
-kinds = st.sampled_from(["none", "equal", "gate"])
+kinds = st.sampled_from(["none", "equal", "by-tasks", "gate"])
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=5), st.integers(0, 40))
+def test_shares_by_tasks_are_proportional_and_leave_no_stage_out(sizes, extra):
+    stages, updates = [f"s{i}" for i in range(len(sizes))], len(sizes) + extra
+    visited = walk(Curriculum(stages, "by-tasks", updates, 0.9, sizes=sizes), [0.5] * updates)
+    for stage, size in zip(stages[:-1], sizes[:-1], strict=True):
+        exact = 1 + extra * size / max(1, sum(sizes))
+        assert exact - 1 < visited.count(stage) <= exact
+    assert visited[-1] == stages[-1]
 
 
 @given(stage_lists, kinds, rate_lists, st.floats(0, 1), st.integers(1, 6))
 def test_stages_come_in_order_and_changes_are_announced(stages, kind, rates, gate, window):
-    curriculum = Curriculum(stages, kind, len(rates) + len(stages), gate, window)
+    curriculum = Curriculum(stages, kind, len(rates) + len(stages), gate, window, range(len(stages)))
     for rate in rates:
         before = stages.index(curriculum.stage)
         moved = curriculum.advance(rate)
@@ -87,7 +122,7 @@ def test_thirds_reach_every_stage_for_an_equal_share(stages, extra):
 
 @given(stage_lists, kinds, rate_lists, st.floats(0, 1), st.integers(1, 6), st.data())
 def test_resuming_through_json_changes_nothing(stages, kind, rates, gate, window, data):
-    settings = (stages, kind, len(rates) + len(stages), gate, window)
+    settings = (stages, kind, len(rates) + len(stages), gate, window, range(len(stages)))
     cut = data.draw(st.integers(0, len(rates)))
     whole, first, second = Curriculum(*settings), Curriculum(*settings), Curriculum(*settings)
     walk(first, rates[:cut])

@@ -17,13 +17,14 @@ from reflectrl.core.players import AnalystPlayer, ExpertPlayer
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Episode, Sampling, UserError
 from reflectrl.learn.checkpoint import load_meta
+from reflectrl.learn.critic_batches import fit_critic
 from reflectrl.learn.curriculum import Curriculum, SuccessRates, chosen_stages, draw_tasks
 from reflectrl.learn.exploration import RewardShaping
-from reflectrl.learn.losses import POLICY_LOSSES, reinforce_loss
+from reflectrl.learn.losses import POLICY_LOSSES, ppo_loss, reinforce_loss
 from reflectrl.learn.minibatches import make_batch
 from reflectrl.learn.online import after_imitation, held_kl, train_online, update
 from reflectrl.learn.rollouts import EpisodeRollouts
-from reflectrl.learn.steps import Steps, flatten
+from reflectrl.learn.steps import Steps, flatten, policy_pass
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.validation import mean_return, success_rate
 from reflectrl.learn.value import ValueHead
@@ -132,6 +133,43 @@ class TestLearning:
         config = replace(QUICK, baseline="critic", critic_every=2, replay_episodes=0)
         log = train(tiny(), make_rooms, config)
         assert [line["step"] for line in log if "value_loss" in line] == [1, 3]  # the second update, and the fourth
+
+    def test_a_critic_may_learn_from_the_batches_of_several_updates(self, tiny: Tiny, make_rooms: Any) -> None:
+        config = replace(QUICK, baseline="critic", critic_every=2, critic_epochs=3)
+        log = train(tiny(), make_rooms, config)
+        assert [line["step"] for line in log if "value_loss" in line] == [1, 3]
+        # Before it has learned, it predicts 0 everywhere. Then it predicts the returns of all collected steps.
+        lm = tiny()
+        rollouts = EpisodeRollouts(Policy(lm), None, make_rooms, config, 0)
+        critic = ValueHead(lm.hidden_size)
+        optimizer = torch.optim.AdamW([*lm.parameters(), *critic.parameters()], lr=0.1)
+        trainer, before = Trainer(lm, [optimizer], 0.3, parts={"critic": critic}), lm.weights()
+        batches = [rollouts.collect(update, critic) for update in range(2)]
+        assert all(not batch.values_N.any() for batch in batches if batch.values_N is not None)
+        first = fit_critic(trainer, critic, batches, replace(config, critic_epochs=1))["value_loss"]
+        last = fit_critic(trainer, critic, batches, replace(config, critic_epochs=60))["value_loss"]
+        assert last < 0.7 * first
+        assert all(torch.equal(tensor, before[name]) for name, tensor in lm.weights().items())
+
+    def test_epochs_over_collected_batches_are_steps_on_their_hidden_states(self, tiny: Tiny, make_rooms: Any) -> None:
+        config = replace(QUICK, baseline="critic", critic_epochs=2, steps_per_epoch=2, critic_coef=0.5)
+        lm = tiny()
+        rollouts = EpisodeRollouts(Policy(lm), None, make_rooms, config, 0)
+        critics = [ValueHead(lm.hidden_size) for _ in range(2)]
+        batches = [rollouts.collect(update, critics[0]) for update in range(2)]
+        trainer = Trainer(lm, [torch.optim.SGD(critics[0].parameters(), lr=0.1)], None, parts={"critic": critics[0]})
+        fit_critic(trainer, critics[0], batches, config)
+        plain = torch.optim.SGD(critics[1].parameters(), lr=0.1)
+        for minibatch in [minibatch for _ in range(2) for batch in batches for minibatch in batch.minibatches]:
+            batch = next(batch for batch in batches if minibatch in batch.minibatches)
+            hidden_ND = torch.cat([part.read()[1].detach() for part in minibatch])
+            returns_N = torch.cat([batch.returns_N[part.units] for part in minibatch])
+            loss = 0.5 * ((critics[1](hidden_ND) - returns_N) ** 2).mean()
+            plain.zero_grad()
+            loss.backward()
+            plain.step()
+        for ours, expected in zip(critics[0].parameters(), critics[1].parameters(), strict=True):
+            torch.testing.assert_close(ours, expected)
 
     def test_entropy_may_be_part_of_the_returns_that_are_learned(self, tiny: Tiny, make_rooms: Any) -> None:
         episodes = list(rollout([Job(make_rooms().tasks("train")[0], 0)], make_rooms, Policy(tiny(), Sampling(1.0))))
@@ -265,6 +303,27 @@ class TestResuming:
         rest = train(resumed, make_rooms, self.ADAPTIVE, state_folder=tmp_path / "learner")
         assert rest == expected[rest[0]["step"] :] and same_weights(resumed, whole)
 
+    @pytest.mark.parametrize("kill", [2, 3, 4])
+    def test_the_batches_that_a_critic_has_not_learned_from_are_kept(
+        self, tiny: Tiny, make_rooms: Any, tmp_path: Path, kill: int
+    ) -> None:
+        # Saved before every second update; the critic learns after the third, from a batch before and one after.
+        config = replace(self.CONFIG, critic_every=3, critic_epochs=2, critic_warmup=1, steps_per_epoch=2, updates=6)
+        whole, resumed = tiny(), tiny()
+        expected = train(whole, make_rooms, config)
+        assert [line["step"] for line in expected if "value_loss" in line] == [0, 2, 5]
+
+        def until_killed(line: dict[str, Any]) -> None:
+            if line["step"] == kill:
+                raise InterruptedError
+
+        with pytest.raises(InterruptedError):
+            train(tiny(), make_rooms, config, log=until_killed, state_folder=tmp_path / "learner")
+        meta = load_meta(tmp_path / "learner")
+        assert meta is not None and len(meta["critic_batches"]) == 2  # fresh episodes, and replayed ones
+        rest = train(resumed, make_rooms, config, state_folder=tmp_path / "learner")
+        assert rest == expected[rest[0]["step"] :] and same_weights(resumed, whole)
+
     @pytest.mark.parametrize(
         ("kill", "settings"), [*((kill, {}) for kill in range(6)), (1, {"lora_rank": 2}), (4, {"lora_rank": 2})]
     )
@@ -290,6 +349,76 @@ class TestResuming:
         logs = [train(lm, make_rooms, self.CONFIG, seed) for lm, seed in zip(lms, (0, 0, 1), strict=True)]
         assert logs[0] == logs[1] != logs[2]
         assert same_weights(lms[0], lms[1]) and not same_weights(lms[0], lms[2])
+
+
+class TestTruncatedSampling:
+    """Top-k and top-p in play: the learner's probabilities are those that were sampled from."""
+
+    TWO = Sampling(1.0, top_k=2)
+
+    def steps(self, lm: LanguageModel, make_rooms: Any, sampling: Sampling) -> Steps:
+        policy = Policy(lm, sampling, shuffle_labels=True)
+        jobs = [Job(task, i) for i in range(4) for task in make_rooms().tasks("train")]
+        return flatten(policy, list(rollout(jobs, make_rooms, policy)), 1.0)
+
+    @pytest.mark.parametrize("sampling", [TWO, Sampling(1.0, top_p=0.6), Sampling(2.0, 0.9, 2)])
+    def test_ratios_are_1_before_the_first_step(self, tiny: Tiny, make_rooms: Any, sampling: Sampling) -> None:
+        lm = tiny()
+        steps = self.steps(lm, make_rooms, sampling)
+        assert any(steps.supports)
+        logp_NA, _ = policy_pass(Policy(lm, sampling), steps, range(len(steps)))
+        logp_N = logp_NA.gather(1, steps.labels_N[:, None])[:, 0]
+        torch.testing.assert_close(logp_N, steps.old_logp_N, atol=1e-5, rtol=0)
+        for row_A, labels, actions in zip(logp_NA, steps.supports, steps.actions, strict=True):
+            assert row_A.isfinite().nonzero()[:, 0].tolist() == list(labels or range(len(actions)))
+
+    def test_an_action_keeps_its_probability_when_new_weights_would_leave_it_out(
+        self, tiny: Tiny, make_rooms: Any
+    ) -> None:
+        lm = tiny()
+        steps = self.steps(lm, make_rooms, self.TWO)
+        with torch.no_grad():
+            for weight in lm.parameters():
+                weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
+        policy = Policy(lm, self.TWO)
+        logits_NA, _ = policy.logits(steps.prompts, steps.actions)
+        logp_NA, _ = policy_pass(policy, steps, range(len(steps)))
+        gone = 0
+        for n, (labels, listed) in enumerate(zip(steps.supports, steps.actions, strict=True)):
+            now = set(logits_NA[n, : len(listed)].topk(2).indices.tolist())
+            gone += int(steps.labels_N[n]) not in now
+            rest = list(labels or range(len(listed)))
+            # The new policy, restricted to what the old one could take.
+            torch.testing.assert_close(logp_NA[n, rest], logits_NA[n, rest].log_softmax(-1))
+        assert gone > 0, "some action would be left out now"
+        labels_N = steps.labels_N[:, None]
+        loss, _ = ppo_loss(logp_NA.gather(1, labels_N)[:, 0], steps.old_logp_N, torch.ones(len(steps)), 0.2, 0.2, 0.0)
+        loss.backward()
+        assert loss.isfinite() and all(p.grad is None or p.grad.isfinite().all() for p in lm.parameters())
+
+    @pytest.mark.parametrize("sampling", [TWO, Sampling(1.0, top_p=0.7)])
+    def test_it_learns_so_and_a_killed_training_goes_on(
+        self, tiny: Tiny, make_rooms: Any, tmp_path: Path, sampling: Sampling
+    ) -> None:
+        config = replace(QUICK, algorithm="ppo", kl_coef=0.01, updates=12, episodes=12, eval_every=4)
+
+        def run(lm: LanguageModel, log: Any, folder: Path | None = None) -> None:
+            rollouts = EpisodeRollouts(Policy(lm, sampling), None, make_rooms, config, 0)
+            train_online(rollouts, config, 0, log, folder)
+
+        def until_killed(line: dict[str, Any]) -> None:
+            if line["step"] == 6:
+                raise InterruptedError
+
+        whole, resumed = tiny(), tiny()
+        expected, rest = Metrics(), Metrics()
+        run(whole, expected.append)
+        with pytest.raises(InterruptedError):
+            run(tiny(), until_killed, tmp_path / "learner")
+        run(resumed, rest.append, tmp_path / "learner")
+        assert rest == expected[4:] and same_weights(resumed, whole)
+        assert expected[-1]["eval_success"] == 1.0 and expected[0]["eval_success"] < 1.0
+        assert all(np.isfinite(line["kl"]) for line in expected[:-1])
 
 
 class TestTools:

@@ -15,7 +15,7 @@ from scipy.stats import chisquare
 from reflectrl.core.config import ModelConfig
 from reflectrl.core.types import Sampling
 from reflectrl.models.load import LanguageModel, load_model
-from reflectrl.models.players import draw, nucleus, sampler
+from reflectrl.models.players import draw, nucleus, sampler, truncated
 from reflectrl.models.scratch import save_scratch
 from reflectrl.models.sharing import no_sharing
 from tests.models.calls import choice_logits
@@ -197,6 +197,19 @@ def test_sampling_with_top_p_stays_within_it_and_records_its_distribution() -> N
     assert set(tokens.tolist()) == {1, 3}
     assert logprobs.exp().tolist() == pytest.approx([4 / 7 if token == 1 else 3 / 7 for token in tokens.tolist()])
     assert np.mean(tokens.numpy() == 1) == pytest.approx(4 / 7, abs=0.03)
+
+
+def test_top_k_keeps_so_many_and_top_p_measures_what_is_left() -> None:
+    probabilities = torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.25, 0.25, 0.25, 0.25]])
+    kept = truncated(probabilities.log(), Sampling(top_k=3)).isfinite()
+    assert kept.tolist() == [[False, True, True, True], [True] * 4], "equal ones are all kept"
+    # Of 0.4, 0.3 and 0.2, the first two have 7/9 of the probability.
+    assert truncated(probabilities.log(), Sampling(1.0, 0.75, 3)).isfinite()[0].tolist() == [False, True, False, True]
+    for most in (0, 4, 9):
+        assert truncated(probabilities.log(), Sampling(top_k=most)).isfinite().all()
+    tokens, logprobs = draw(probabilities[0].log().expand(500, -1), generators(500), Sampling(1.0, top_k=2))
+    assert set(tokens.tolist()) == {1, 3}
+    assert logprobs.exp().tolist() == pytest.approx([4 / 7 if token == 1 else 3 / 7 for token in tokens.tolist()])
 
 
 def test_greedy_takes_the_likeliest_and_draws_nothing() -> None:

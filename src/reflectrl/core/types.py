@@ -86,14 +86,24 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling settings of a turn. `temperature` 0 is greedy, and `top_p` 1 keeps the whole distribution."""
+    """Sampling settings of a turn. `temperature` 0 is greedy.
+
+    `top_k` keeps that many of the most probable actions or tokens (0 keeps all), and `top_p` of these the smallest set
+    whose probability reaches it (1 keeps all).
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
+    top_k: int = 0
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0
+
+    @property
+    def truncated(self) -> bool:
+        """True if something may be left out of the distribution before sampling."""
+        return not self.greedy and (self.top_k > 0 or self.top_p < 1)
 
 
 @dataclass(frozen=True)
@@ -115,6 +125,7 @@ class Turn:
             value, the log-probability of the action.
         entropy: entropy (nats) of the choice distribution; None for a reflection.
         sampling: sampling settings; None for players that do not sample from a model.
+        support: indices of the actions that top-k and top-p left to choose from; empty if no action was left out.
         prompt_ids: token ids of the prompt that a language model read, so that learning need not render it again.
             They are kept in memory only: an episode that was read from a file has none.
     """
@@ -128,6 +139,7 @@ class Turn:
     logprobs: tuple[float, ...] = ()
     entropy: float | None = None
     sampling: Sampling | None = None
+    support: tuple[int, ...] = ()
     prompt_ids: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -16,6 +16,10 @@ from reflectrl.core import distributed
 from reflectrl.core.config import RLConfig
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
+
+if TYPE_CHECKING:
+    from reflectrl.learn.critic_batches import CriticBatches
+    from reflectrl.learn.steps import Steps
 
 Read = Callable[[], tuple[Tensor, Tensor]]
 """Function that computes log-probabilities (n, A) of all choices, and hidden states (n, D). Gradients flow."""
@@ -54,6 +58,7 @@ class Batch:
         scale: smallest number by which normalisation divides the advantages, in reward units.
         won_N: 1 for units of an episode that was won, 0 for others; None if the episodes do not show how often the
             policy wins.
+        steps: the agent's steps that are the units; None for text.
         auxiliary: further term of the loss, from the policy's log-probabilities (n, A) of n units and their indices.
         metrics: further metrics of the batch to report.
     """
@@ -66,6 +71,7 @@ class Batch:
     values_N: Tensor | None = None
     scale: float = 0.0
     won_N: Tensor | None = None
+    steps: Steps | None = None
     auxiliary: Callable[[Tensor, list[int]], Tensor] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -80,6 +86,7 @@ class Rollouts(ABC):
         lm: the model that plays (or writes) and learns.
         reference: frozen reference model of the KL penalty; None if `kl_coef` is 0.
         compares: True while batches need the reference's log-probabilities. The loop sets it.
+        waiting: batches that the critic learns from later (`rl.critic_epochs`); None if it learns from each at once.
         team: processes that train together.
     """
 
@@ -87,6 +94,7 @@ class Rollouts(ABC):
         self.lm, self.config, self.seed, self.team = lm, config, seed, distributed.current()
         self.reference = lm.frozen_copy() if config.kl_coef else None
         self.compares = True
+        self.waiting: CriticBatches | None = None
 
     def about(self) -> dict[str, object]:
         """Return fields to add to every line of metrics."""

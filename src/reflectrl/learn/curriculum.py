@@ -20,6 +20,8 @@ LOG = logging.getLogger(__name__)
 
 MERGED = "+"
 """Separator of the names of stages that are merged into one."""
+SHARING = ("equal", "by-tasks")
+"""Kinds of curriculum that fix each stage's share of the updates in advance."""
 
 
 def chosen_stages(wanted: Sequence[str], stages: Sequence[str]) -> tuple[str, ...]:
@@ -39,37 +41,69 @@ def is_part(name: str, stage: str) -> bool:
     return name in stage.split(MERGED)
 
 
+def new_tasks(env: TextEnv, stages: Sequence[str]) -> list[int]:
+    """Return the number of training tasks of each stage that no earlier stage has.
+
+    Tasks are told apart by their ids: in some environments, a stage includes the tasks of the stages before it.
+    """
+    task_ids, counts = set[str](), list[int]()
+    for stage in stages:
+        before = len(task_ids)
+        for name in stage.split(MERGED):
+            task_ids.update(task.id for task in env.tasks("train", name))
+        counts.append(len(task_ids) - before)
+    return counts
+
+
+def make_curriculum(config: RLConfig, env: TextEnv) -> Curriculum:
+    """Return the curriculum of a training.
+
+    Raises:
+        UserError: a stage is unknown, or there are too few updates for the stages.
+    """
+    stages = chosen_stages(config.stages, env.stages)
+    sizes: Sequence[int] = ()
+    if config.curriculum == "by-tasks":
+        sizes = new_tasks(env, stages)
+    return Curriculum(stages, config.curriculum, config.updates, config.gate, sizes=sizes)
+
+
 class Curriculum:
     """Schedule of an environment's stages, from the first to the last and never back.
 
     Args:
         stages: stage names, the easiest first. The last is the whole task.
         kind: "none" stays at the last stage. "equal" gives every stage an equal share of the updates (the remainder
-            goes to the last). "gate" moves on when the mean success rate over the latest `window` updates of the stage
-            reaches `gate`.
-        updates: number of updates of the whole training (for "equal").
+            goes to the last). "by-tasks" gives every stage one update, and shares the others in proportion to `sizes`.
+            "gate" moves on when the mean success rate over the latest `window` updates of the stage reaches `gate`.
+        updates: number of updates of the whole training (for "equal" and "by-tasks").
         gate: success rate in [0, 1] that opens the next stage (for "gate").
         window: number of updates over which the success rate is averaged. A stage lasts at least this long (for
             "gate").
+        sizes: number of tasks that each stage adds (for "by-tasks").
 
     Raises:
-        UserError: "equal" with fewer updates than stages, so that some stage would never be learned.
+        UserError: "equal" or "by-tasks" with fewer updates than stages, so that some stage would never be learned.
     """
 
     def __init__(
         self,
         stages: Sequence[str],
-        kind: Literal["none", "equal", "gate"],
+        kind: Literal["none", "equal", "by-tasks", "gate"],
         updates: int,
         gate: float,
         window: int = 5,
+        sizes: Sequence[int] = (),
     ) -> None:
-        if kind == "equal" and updates < len(stages):
-            about = f"rl.updates is {updates} (or an arm's own rounds); curriculum 'equal' needs at least"
+        if kind in SHARING and updates < len(stages):
+            about = f"rl.updates is {updates} (or an arm's own rounds); curriculum {kind!r} needs at least"
             raise UserError(f"{about} {len(stages)}, one per stage")
         self.stages = tuple(stages)
         self._kind, self._gate, self._window = kind, gate, window
-        self._share = updates // len(self.stages)
+        self._shares = [updates // len(self.stages)] * len(self.stages)
+        if kind == "by-tasks":
+            further = updates - len(self.stages)
+            self._shares = [1 + further * size // max(1, sum(sizes)) for size in sizes]
         self._index = len(self.stages) - 1 if kind == "none" else 0
         self._rates: list[float] = []
 
@@ -98,8 +132,8 @@ class Curriculum:
         return True
 
     def _finished(self) -> bool:
-        if self._kind == "equal":
-            return len(self._rates) >= self._share
+        if self._kind in SHARING:
+            return len(self._rates) >= self._shares[self._index]
         latest = self._rates[-self._window :]
         return len(latest) == self._window and sum(latest) / self._window >= self._gate - 1e-9  # rounding
 

@@ -80,7 +80,8 @@ def make_batch(
     if values_N is not None:
         # The critic learns the lambda-returns that advantages are computed from: they vary less than whole returns.
         targets_N = values_N + advantages_N
-    return Batch(minibatches, steps.labels_N, steps.old_logp_N, advantages_N, targets_N, values_N, won_N=steps.won_N)
+    choices = (steps.labels_N, steps.old_logp_N)
+    return Batch(minibatches, *choices, advantages_N, targets_N, values_N, won_N=steps.won_N, steps=steps)
 
 
 def values_after_cut_offs(policy: Policy, critic: ValueHead, steps: Steps, most: int) -> Tensor:

@@ -24,6 +24,7 @@ import torch
 from reflectrl.core.config import RLConfig
 from reflectrl.learn import losses
 from reflectrl.learn.batch import Batch, Rollouts
+from reflectrl.learn.critic_batches import fit_critic
 from reflectrl.learn.trainer import Log, Metrics, Model, Trainer, accumulate, cosine, linear
 from reflectrl.learn.value import ValueHead, make_critic
 
@@ -85,8 +86,10 @@ def train_online(
         rollouts.compares = kl_coef > 0
         batch = rollouts.collect(trainer.step, critic)
         warming = critic is not None and trainer.step < config.critic_warmup
-        learning = None  # the critic, in the updates in which it learns
-        if warming or (trainer.step + 1) % config.critic_every == 0:
+        waiting = rollouts.waiting
+        is_due = (trainer.step + 1) % config.critic_every == 0
+        learning = None  # the critic, in the updates in which it learns beside the policy
+        if warming or (is_due and waiting is None):
             learning = critic
         settings = replace(config, kl_coef=kl_coef)
         metrics |= update(trainer, learning, batch, settings, epochs, warming)
@@ -96,6 +99,13 @@ def train_online(
         # Past wins come last and once: they were played by other weights, and must not outweigh the fresh episodes.
         if (past := rollouts.replay(critic)) is not None:
             metrics["replay_loss"] = update(trainer, learning, past, settings, 1, warming)["loss"]
+        if critic is not None and waiting is not None and not warming:
+            waiting.add(batch)
+            if past is not None:
+                waiting.add(past)
+            if is_due:
+                metrics |= fit_critic(trainer, critic, waiting.batches, config)
+                waiting.clear()
 
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}

@@ -16,9 +16,10 @@ from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.episodes import from_line, to_line
 from reflectrl.core.players.base import Player
 from reflectrl.core.rollout import Job, rollout
-from reflectrl.core.types import Episode, Sampling, named_seed
+from reflectrl.core.types import Episode, named_seed
 from reflectrl.learn.advantages import COMPARING, imitate_gains, with_signal
 from reflectrl.learn.batch import Batch, Rollouts
+from reflectrl.learn.critic_batches import CriticBatches
 from reflectrl.learn.exploration import RewardShaping
 from reflectrl.learn.losses import root_mean_square
 from reflectrl.learn.minibatches import make_batch
@@ -98,7 +99,8 @@ class EpisodeRollouts(Rollouts):
         supplement: Callable[[EpisodeRollouts, Batch], None] | None = None,
     ) -> None:
         super().__init__(policy.lm, config, seed)
-        self.policy, self.reflector = policy.with_sampling(Sampling(config.temperature)), reflector
+        sampling = replace(policy.sampling, temperature=config.temperature)
+        self.policy, self.reflector = policy.with_sampling(sampling), reflector
         self.reference_policy: Policy | None = None
         if self.reference is not None:
             self.reference_policy = Policy(self.reference, self.policy.sampling, scoring=policy.scoring)
@@ -108,6 +110,8 @@ class EpisodeRollouts(Rollouts):
         self.buffer, self.log = ReplayBuffer(config.replay), ReplayBuffer(len(logged), logged)
         self.latest = Collected([], [], np.random.default_rng(0))
         self.totals = {"episodes": 0, "env_steps": 0}
+        if config.baseline == "critic" and config.critic_epochs:
+            self.waiting = CriticBatches(self.policy)
 
     # ---- what a loop calls, in this order ----------------------------------------------------------------------------
 
@@ -234,16 +238,21 @@ class EpisodeRollouts(Rollouts):
     # ---- saved and loaded --------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        return {
+        state = {
             **self.starts.state(),
             "replay": [to_line(episode) for episode in self.buffer.episodes],
             "priorities": list(self.buffer.priorities),
             "played": dict(self.totals),
             "counts": self.shaping.counts.state(),
         }
+        if self.waiting is not None:
+            state["critic_batches"] = self.waiting.state()
+        return state
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.starts.load(state)
         self.buffer.add(map(from_line, state["replay"]), state["priorities"])
         self.totals = dict(state["played"])
         self.shaping.counts.load(state["counts"])
+        if self.waiting is not None:
+            self.waiting.load(state["critic_batches"])

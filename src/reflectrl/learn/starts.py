@@ -12,13 +12,12 @@ from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.rollout import Start
 from reflectrl.core.types import Episode, Task
 from reflectrl.learn.curriculum import (
-    Curriculum,
     ReverseCurriculum,
     SuccessRates,
-    chosen_stages,
     draw_tasks,
     growing_horizon,
     is_part,
+    make_curriculum,
     replayed,
 )
 from reflectrl.learn.validation import success_rate
@@ -48,8 +47,7 @@ class Starts:
 
     def __init__(self, config: RLConfig, env: TextEnv, wins: Iterable[Episode] = ()) -> None:
         self.config, self.env = config, env
-        stages = chosen_stages(config.stages, env.stages)
-        self.curriculum = Curriculum(stages, config.curriculum, config.updates, config.gate)
+        self.curriculum = make_curriculum(config, env)
         self.rates: SuccessRates | None = None
         if config.draw == "by-success":
             self.rates = SuccessRates()

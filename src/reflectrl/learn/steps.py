@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from reflectrl.core.types import Episode, Observation, Step
+from reflectrl.core.types import Choice, Episode, Observation, Step
 from reflectrl.learn.curriculum import replayed
 from reflectrl.learn.losses import restricted_log_softmax, rewards_to_go
 from reflectrl.models.players import Actions, Policy, Question
@@ -34,6 +34,8 @@ class Steps:
         rest_E: estimated return after the last step of each episode: 0 where it ended, the critic's value where it was
             cut off. None stands for zeros.
         won_N: 1 for steps of an episode that was won, 0 for others.
+        supports: for each step, the labels that top-k and top-p sampling left to choose from, or an empty tuple for
+            all; empty if sampling never leaves any out.
     """
 
     prompts: list[Ids]
@@ -48,6 +50,7 @@ class Steps:
     cut_offs: dict[int, Question] = field(default_factory=dict)
     rest_E: Tensor | None = None
     won_N: Tensor | None = None
+    supports: list[tuple[int, ...]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -74,6 +77,7 @@ def flatten(
     prompts, actions, labels, old_logp, observations = [], [], list[int](), list[float](), []
     rewards, returns, won, ends, task_ids = [], [], [], [], []
     cut_offs: dict[int, Question] = {}
+    supports = list[tuple[int, ...]]()
     rendered: dict[Hashable, Ids] = {}  # a log repeats its first observations in many episodes
     for episode_index, episode in enumerate(episodes):
         # Only repeated steps may lack a choice. Elsewhere it would be missing data, which must not pass silently.
@@ -88,6 +92,8 @@ def flatten(
                 label = choice.order.index(step.action)
             if choice.logprobs:
                 logprob = choice.logprobs[0]
+            if policy.sampling.truncated:
+                supports.append(support_labels(choice))
             labels.append(label)
             old_logp.append(logprob)
             observations.append(step.observation)
@@ -116,7 +122,15 @@ def flatten(
         observations,
         cut_offs,
         won_N=torch.cat(won),
+        supports=supports,
     )
+
+
+def support_labels(choice: Choice) -> tuple[int, ...]:
+    """Return the labels of the actions that sampling left to choose from; empty if it left none out."""
+    if not choice.order:
+        return choice.support
+    return tuple(sorted(choice.order.index(action) for action in choice.support))
 
 
 def render(policy: Policy, step: Step, rendered: dict[Hashable, Ids]) -> Ids:
@@ -144,7 +158,9 @@ def policy_pass(
 
     Steps with the same prompt and actions share a single computation, and gradients sum over them. Common prefixes of
     prompts, above all an episode's history, are encoded once. Actions beyond a step's own count are -inf. The sampling
-    temperature is applied, so that ratios are 1 before the first update.
+    temperature is applied, so that ratios are 1 before the first update. For the same reason, actions that top-k and
+    top-p left out when the step was sampled (`Steps.supports`) are -inf, whatever the weights make of them now. So the
+    action that was taken always has a probability (DeepSeek-AI 2025, "DeepSeek-V3.2", keep sampling mask).
 
     Args:
         packing: `list` leaves packing to the backend, `no_sharing` encodes each prompt by itself.
@@ -159,5 +175,14 @@ def policy_pass(
     logits_PA, hidden_PD = policy.logits(packing(prompts), actions)
     counts = torch.tensor(list(map(len, actions)), device=policy.lm.device)
     legal_PA = torch.arange(logits_PA.shape[1], device=policy.lm.device)[None] < counts[:, None]
-    logp_PA = restricted_log_softmax(logits_PA / (policy.sampling.temperature or 1.0), legal_PA)
-    return logp_PA[row_N], hidden_PD[row_N]
+    scaled_PA = logits_PA / (policy.sampling.temperature or 1.0)
+    supports = [steps.supports[i] for i in index] if steps.supports else []
+    if not any(supports):
+        return restricted_log_softmax(scaled_PA, legal_PA)[row_N], hidden_PD[row_N]
+    # Steps with the same prompt may have been sampled by different weights, so each has its own mask.
+    support_NA = legal_PA[row_N]
+    for n, labels in enumerate(supports):
+        if labels:
+            support_NA[n] = False
+            support_NA[n, list(labels)] = True
+    return restricted_log_softmax(scaled_PA[row_N], support_NA), hidden_PD[row_N]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.players.base import Player
 from reflectrl.core.rollout import Job, rollout
-from reflectrl.core.types import Episode, Sampling, Task, named_seed
+from reflectrl.core.types import Episode, Task, named_seed
 
 if TYPE_CHECKING:  # imports torch
     from reflectrl.models.players import Policy
@@ -25,7 +26,8 @@ def evaluate_policy(
     seed: int,
 ) -> dict[str, float]:
     """Return the policy's current success rate and mean return, over one episode per task."""
-    player = policy.with_sampling(Sampling(1.0 if sampling == "sampled" else 0.0))
+    temperature = 1.0 if sampling == "sampled" else 0.0
+    player = policy.with_sampling(replace(policy.sampling, temperature=temperature))
     jobs = [Job(task, named_seed(seed, "validation", task.id)) for task in tasks]
     played = list(rollout(jobs, make_env, player, reflector))
     return {"eval_success": success_rate(played), "eval_return": mean_return(played)}

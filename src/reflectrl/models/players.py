@@ -41,7 +41,7 @@ Result = TypeVar("Result")
 
 
 def sampler(sampling: Sampling) -> Draw:
-    """Return a function for `backend.write` that draws tokens: greedily at temperature 0, else by nucleus sampling."""
+    """Return a function for `backend.write` that draws tokens: greedily at temperature 0, else with top-k and top-p."""
     return partial(draw, sampling=sampling)
 
 
@@ -55,7 +55,7 @@ def draw(logits_BV: Tensor, generators: Sequence[np.random.Generator], sampling:
         logp_BV = logits_BV.log_softmax(-1)
         tokens = logp_BV.argmax(-1)
         return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
-    logp_BV = nucleus(logits_BV / max(sampling.temperature, COLDEST), sampling.top_p).log_softmax(-1)
+    logp_BV = truncated(logits_BV / max(sampling.temperature, COLDEST), sampling).log_softmax(-1)
     precise = torch.float64
     if logits_BV.device.type == "mps":  # Apple's GPUs have no float64
         precise = torch.float32
@@ -64,6 +64,17 @@ def draw(logits_BV: Tensor, generators: Sequence[np.random.Generator], sampling:
     tokens = torch.searchsorted(cumulative_BV, (uniform * cumulative_BV[:, -1])[:, None], right=True)[:, 0]
     tokens = tokens.clamp(max=logits_BV.shape[-1] - 1)
     return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
+
+
+def truncated(logits_BV: Tensor, sampling: Sampling) -> Tensor:
+    """Keep the `top_k` largest logits, and of these the nucleus of `top_p`. Set others to -inf.
+
+    Logits that are equal to the smallest of the `top_k` are kept, too.
+    """
+    if 0 < sampling.top_k < logits_BV.shape[-1]:
+        smallest_B1 = logits_BV.topk(sampling.top_k, dim=-1).values[..., -1:]
+        logits_BV = logits_BV.masked_fill(logits_BV < smallest_B1, -torch.inf)
+    return nucleus(logits_BV, sampling.top_p)
 
 
 def nucleus(logits_BV: Tensor, top_p: float) -> Tensor:
@@ -334,19 +345,25 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         prompt_ids, actions = question
         temperature = self.sampling.temperature
         if temperature:
-            logp_A = logits_A / temperature - np.logaddexp.reduce(logits_A / temperature)
+            scaled_A = logits_A / temperature
+            if self.sampling.truncated:
+                scaled_A = truncated(torch.from_numpy(scaled_A)[None], self.sampling)[0].numpy()
+            logp_A = scaled_A - np.logaddexp.reduce(scaled_A)
         else:
             logp_A = self.calibration.logp(logits_A)
         probs_A = np.exp(logp_A)
-        # The sum may differ from 1 by rounding, and the drawn label must not be one past the end.
-        uniform = rng.random() * probs_A.sum()
-        label = min(int(np.searchsorted(np.cumsum(probs_A), uniform, side="right")), len(probs_A) - 1)
+        # The sum may differ from 1 by rounding, and the drawn label must not be one past the last possible one.
+        uniform, possible = rng.random() * probs_A.sum(), np.flatnonzero(probs_A)
+        label = min(int(np.searchsorted(np.cumsum(probs_A), uniform, side="right")), int(possible[-1]))
         if temperature == 0:
             label = int(np.argmax(logits_A))
         choice, probs_of_actions = label, probs_A
         if order:
             choice, probs_of_actions = order[label], np.empty_like(probs_A)
             probs_of_actions[list(order)] = probs_A
+        support = tuple[int, ...]()
+        if (left_out_A := np.isneginf(logp_A)).any():
+            support = tuple(sorted(order[i] if order else int(i) for i in np.flatnonzero(~left_out_A)))
         return Choice(
             "policy",
             actions[choice],
@@ -355,8 +372,9 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
             probs=tuple(round(float(p), 6) for p in probs_of_actions),
             token_ids=self.answer(actions, choice, label),
             logprobs=(float(logp_A[label]),),
-            entropy=float(-(probs_A * logp_A).sum()),
+            entropy=float(-(probs_A * np.where(probs_A > 0, logp_A, 0.0)).sum()),
             sampling=self.sampling,
+            support=support,
             prompt_ids=prompt_ids,
         )
 

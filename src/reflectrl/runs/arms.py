@@ -238,6 +238,8 @@ def players_of(plan: Plan, name: str, arm: Arm) -> Players:
     if config.reverse and (plan.is_taught or plan.recipe.teach.by == "log"):
         episodes = teaching(plan, "train")
     settings = list[str]()
+    if arm.asked:
+        settings += arm.settings
     for section in plan.recipe.sections.values():
         if hasattr(section, "rl_settings"):  # a package's section can change RL, for example by a judge's rewards
             settings += section.rl_settings(plan.recipe)
@@ -250,6 +252,7 @@ def players_of(plan: Plan, name: str, arm: Arm) -> Players:
         teaching=episodes,
         imitated=taught,
         own=own and own.part(0),
+        arm=arm if arm.asked else None,
         changes=dict(arm.rl),
         settings=settings,
     )

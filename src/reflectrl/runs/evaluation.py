@@ -24,7 +24,7 @@ from reflectrl.core.players import Player
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.rollout import Job, advance, rollout
 from reflectrl.core.types import Episode, Task, UserError, named_seed
-from reflectrl.learn.curriculum import Curriculum, chosen_stages
+from reflectrl.learn.curriculum import make_curriculum
 from reflectrl.learn.exploration import RewardShaping
 from reflectrl.models.labels import require_labels
 from reflectrl.runs.arms import Arm, select_arms
@@ -141,7 +141,7 @@ def check_env(recipe: Recipe) -> str:
     check_teacher(recipe, env)
     if any(arm.rl is not None for arm in select_arms(recipe.arms, recipe).values()):
         # Made only for their errors, which RL would otherwise raise hours later.
-        Curriculum(chosen_stages(rl.stages, env.stages), rl.curriculum, rl.updates, rl.gate)
+        make_curriculum(rl, env)
         RewardShaping(rl, env)
     if is_labelled(recipe) and (tasks := env.tasks("train")):
         require_labels(len(advance(env, tasks[0], None, 0).observation.actions))

@@ -178,15 +178,20 @@ def combined(recipe: Recipe, arm: Arm, models: Models, temperature: float) -> tu
 
 
 def make_policy(recipe: Recipe, lm: LanguageModel, sampling: Sampling = Sampling()) -> Policy:  # noqa: B008  (frozen)
-    """Return a policy that plays with a model, with the settings of the recipe."""
+    """Return a policy that plays with a model, with the settings of the recipe.
+
+    Args:
+        sampling: gives the temperature. Top-k and top-p are the recipe's.
+    """
     play = recipe.play
+    sampling = Sampling(sampling.temperature, play.top_p, play.top_k)
     return Policy(lm, sampling, play.shuffle_labels, play.result_cache, play.kv_cache_mib * 2**20, play.scoring)
 
 
 def make_reflector(recipe: Recipe, lm: LanguageModel) -> Reflector:
     """Return a reflector that writes with a model, with the settings of the recipe."""
-    sampling = Sampling(recipe.play.reflection_temperature)
     play = recipe.play
+    sampling = Sampling(play.reflection_temperature, play.top_p, play.top_k)
     cache, carries = play.kv_cache_mib * 2**20, play.reflection == "carried"
     return Reflector(lm, play.reflection_tokens, sampling, play.result_cache, cache, play.speculative, carries)
 

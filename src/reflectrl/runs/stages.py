@@ -15,7 +15,9 @@ from reflectrl.core.types import Episode, Sampling, UserError, named_seed
 from reflectrl.runs.artifact import CHECKPOINT, PLAYED, Build, Source, artifact
 
 if TYPE_CHECKING:
+    from reflectrl.core.players import Player
     from reflectrl.core.prompts.chat import Role
+    from reflectrl.models.players import Policy
     from reflectrl.runs.arms import Arm
 
 LOG = logging.getLogger(__name__)
@@ -329,6 +331,7 @@ def learned_online(
     teaching: Path | None = None,
     imitated: bool = False,
     own: Path | None = None,
+    arm: Arm | None = None,
     changes: dict[str, Any],
 ) -> None:
     """Train an arm's policy by online RL.
@@ -340,13 +343,15 @@ def learned_online(
         teaching: teaching episodes, from whose ends RL begins.
         imitated: True if the initial policy was taught by imitation, so that there is something to lose.
         own: wins of a search that the initial policy imitates, if there are any; RL may begin part-way into them.
+        arm: the arm, if a model behind an endpoint plays a part in it.
         changes: the arm's own settings of [rl].
     """
     from reflectrl.core.envs.pool import pool_of
     from reflectrl.core.episodes import read_episodes, with_carried, with_reflections, without_reflections
+    from reflectrl.core.players import carries
     from reflectrl.learn.checkpoint import drop_state, write_folder
     from reflectrl.learn.online import after_imitation, train_online
-    from reflectrl.runs.players import load_pair, make_policy, make_reflector
+    from reflectrl.runs.players import build_players, load_pair, make_policy, make_reflector
     from reflectrl.runs.training import metrics_log, rollouts_of
 
     recipe, seed = build.recipe, build.seed
@@ -362,16 +367,19 @@ def learned_online(
         config = after_imitation(config)
     policy_lm, reflector_lm = load_pair(recipe, seed, policy, reflector)
     assert policy_lm is not None
-    acting, speaking = make_policy(recipe, policy_lm), None
-    if reflector_lm is not None:
+    acting: Policy = make_policy(recipe, policy_lm)
+    speaking: Player | None = None
+    if arm is not None:  # an endpoint writes the reflections
+        speaking = build_players(recipe, build.context.run.path, build.name, arm, (policy_lm, None), 1.0)[1]
+    elif reflector_lm is not None:
         speaking = make_reflector(recipe, reflector_lm)
     logged: list[Episode] = []
     if log is not None:  # with or without reflections, as this arm would have seen the episodes
-        if reflector:
+        if speaking is not None:
             logged += with_reflections(read_episodes(log))
         else:
             logged += without_reflections(read_episodes(log))
-    if speaking is not None and speaking.carries:
+    if carries(speaking):
         logged, wins = list(with_carried(logged)), list(with_carried(wins))
     rl_seed = named_seed(seed, build.trained)
     with pool_of(recipe) as envs, metrics_log(build, config.updates) as note:

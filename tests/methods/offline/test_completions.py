@@ -38,6 +38,13 @@ class TestSteps:
         torch.testing.assert_close(reference_logprobs(data)[:, 0], said, atol=1e-5, rtol=0)
         assert data.completions.about == {"kind": "steps", "temperature": 0.7, "scoring": scoring}
 
+    def test_what_top_k_left_out_in_play_still_counts(self, tiny: Any, make_rooms: Any) -> None:
+        policy, whole = Policy(tiny(), Sampling(1.0, top_k=1)), Policy(tiny(), Sampling(1.0))
+        episodes = played(make_rooms, policy)
+        assert all(step.choice.support for episode in episodes for step in episode.steps)
+        cut, full = (reference_logprobs(step_dataset(player, episodes, CONFIG)) for player in (policy, whole))
+        assert torch.equal(cut, full) and bool((cut < 0).all())
+
     def test_others_choices_have_a_probability_too(self, tiny: Any, make_rooms: Any) -> None:
         policy = Policy(tiny())
         data = step_dataset(policy, played(make_rooms), CONFIG)

@@ -112,6 +112,40 @@ def test_samples_have_the_frequencies_of_the_probabilities(lm: LanguageModel) ->
     assert chisquare(counts, expected / expected.sum() * counts.sum()).pvalue > 1e-3
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    count=st.integers(1, 14),
+    top_k=st.integers(0, 6),
+    top_p=st.sampled_from([0.05, 0.5, 0.9, 1.0]),
+    shuffle=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_top_k_and_top_p_leave_the_likeliest_actions_with_all_of_the_probability(
+    lm: LanguageModel, count: int, top_k: int, top_p: float, shuffle: bool, seed: int
+) -> None:
+    policy, one = Policy(lm, Sampling(2.0, top_p, top_k), shuffle), episode(actions(count), seed)
+    [turn] = policy.turns([one])
+    whole = by_hand(lm, one, turn.order, 2.0)
+    likeliest = np.argsort(-whole)[: top_k or count]
+    within = np.cumsum(whole[likeliest] / whole[likeliest].sum())
+    expected = likeliest[: int(np.searchsorted(within, top_p - 1e-6)) + 1] if top_p < 1 else likeliest
+    left = set(turn.support) or set(range(count))
+    assert left == set(expected.tolist()) and turn.choice in left
+    probabilities = np.where(np.isin(np.arange(count), expected), whole, 0.0)
+    probabilities /= probabilities.sum()
+    assert turn.probs == pytest.approx(probabilities.tolist(), abs=1e-4)
+    assert turn.logprobs[0] == pytest.approx(float(np.log(probabilities[turn.choice or 0])), abs=1e-3)
+    remaining = probabilities[probabilities > 0]
+    assert turn.entropy == pytest.approx(float(-(remaining * np.log(remaining)).sum()), abs=1e-3)
+
+
+def test_greedy_choices_leave_nothing_out(lm: LanguageModel) -> None:
+    [plain], [cut] = (
+        Policy(lm, sampling).turns([episode(actions(9))]) for sampling in (GREEDY, Sampling(0.0, top_p=0.1, top_k=2))
+    )
+    assert dataclasses.replace(cut, sampling=GREEDY) == plain and not cut.support
+
+
 def test_the_same_seed_takes_the_same_turn_in_any_company(lm: LanguageModel) -> None:
     episodes = [3, 14, 5, 1]
     together = Policy(lm, shuffle_labels=True).turns([episode(actions(n), 7 + i) for i, n in enumerate(episodes)])

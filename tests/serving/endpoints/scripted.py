@@ -28,8 +28,8 @@ class ChatServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
         self.reply: Callable[[dict[str, Any]], Any] = lambda request: "1"
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str] = []
@@ -87,9 +87,9 @@ def truncate(handler: Any) -> None:
 
 
 @contextmanager
-def serving() -> Iterator[ChatServer]:
+def serving(port: int = 0) -> Iterator[ChatServer]:
     """A server while the block runs."""
-    with ChatServer() as server:
+    with ChatServer(port) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

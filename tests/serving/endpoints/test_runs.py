@@ -152,6 +152,7 @@ def test_play_watches_a_model_behind_an_address(server: ChatServer, capsys: Any)
         ("?model=m&styl=act", "unknown key 'styl' (did you mean 'style'?)"),
         ("?model=m&style=loud", "'style'"),
         ("?model=m&style=pair", "works only as an arm of a run"),
+        ("?model=m&style=reflect-rl", "works only as an arm of a run"),
         ("?model=m&key_env=NO_SUCH_KEY", "no variable NO_SUCH_KEY"),
     ],
 )

@@ -155,6 +155,13 @@ def test_reflections_drawn_at_random_are_the_same_again(root: Path, running: Run
     assert len(texts) > 6
 
 
+def test_where_one_token_is_left_a_server_draws_what_is_drawn_here(
+    pair: tuple[Recipe, RunFolder], running: Running
+) -> None:
+    only = recipe_of(play={"reflection_temperature": 1.0, "top_k": 1}), pair[1]
+    assert learned(only, RolloutsConfig((running.url,)), updates=1)[0] == learned(only, updates=1)[0]
+
+
 # ---- servers that answer otherwise -----------------------------------------------------------------------------------
 
 

@@ -1,9 +1,11 @@
 """`estimate`: the success of a trained arm from a log, without playing."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from reflectrl.cli import main
-from reflectrl.core.episodes import read_episodes
+from reflectrl.core.episodes import read_episodes, to_lines
+from reflectrl.core.types import Choice, Step
 from tests.runs.conftest import finished, like, recipe_file
 
 __all__ = ["finished", "like", "recipe_file"]
@@ -24,10 +26,20 @@ def test_an_arm_has_the_success_of_its_own_log(finished: Path, capsys) -> None:
     assert "doubly robust:" in capsys.readouterr().out
 
 
-def test_what_cannot_be_estimated_is_said_in_one_line(finished: Path, capsys) -> None:
+def narrowed(step: Step) -> Step:
+    """The step as if its action had been the only one that sampling left."""
+    turns = [replace(turn, support=(step.action,)) if isinstance(turn, Choice) else turn for turn in step.turns]
+    return replace(step, turns=tuple(turns))
+
+
+def test_what_cannot_be_estimated_is_said_in_one_line(finished: Path, tmp_path: Path, capsys) -> None:
     greedy = [log.replace("sampled", "greedy") for log in sampled(finished, "sft")]
     assert main(["estimate", str(finished), "--arm", "sft", "--log", *greedy]) == 2
     assert "has a choice without its probability" in capsys.readouterr().err
+    cut = [replace(episode, steps=tuple(map(narrowed, episode.steps))) for episode in read_episodes(Path(greedy[0]))]
+    (tmp_path / "cut.jsonl").write_text(to_lines(cut), encoding="utf-8")
+    assert main(["estimate", str(finished), "--arm", "sft", "--log", str(tmp_path / "cut.jsonl")]) == 2
+    assert "was sampled with top-k or top-p" in capsys.readouterr().err
     assert main(["estimate", str(finished), "--arm", "random", "--log", *greedy]) == 2
     assert "does not choose by a policy" in capsys.readouterr().err
     assert main(["estimate", str(finished), "--log", greedy[0], "--confidence", "2"]) == 2

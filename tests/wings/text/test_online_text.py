@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reflectrl.cli import main
 from reflectrl.core.config import ModelConfig, RLConfig, SFTConfig
 from reflectrl.core.types import Sampling, UserError
 from reflectrl.learn.batch import Batch
@@ -341,3 +342,11 @@ def test_a_waiter_learns_to_please(waiter: Callable[[], LanguageModel], baseline
     first, last = (np.concatenate(part) for part in (kept[:5], kept[-5:]))
     error = math.hypot(first.std() / len(first) ** 0.5, last.std() / len(last) ** 0.5)
     assert last.mean() - first.mean() > max(0.05, 4 * error), (first.mean(), last.mean(), error)
+
+
+@pytest.mark.parametrize("key", ["rl.refills", "rl.critic_epochs"])
+def test_what_only_episodes_have_is_refused(key: str, tmp_path: Path, capsys: Any) -> None:
+    more = ["--rl.group", "2", "--rl.baseline", "dr-grpo"] if key == "rl.refills" else []
+    assert main(["run", "orders", f"--{key}", "2", *more, "--folder", str(tmp_path / "run")]) == 2
+    err = capsys.readouterr().err
+    assert f"{key} is for agents" in err and err.count("\n") == 1

@@ -196,6 +196,9 @@ class RLConfig:
     """Learning rate of the critic."""
     critic_every: Count = 1
     """Number of updates per update of the critic. Above 1, the critic keeps its weights in the updates between."""
+    critic_epochs: Natural = 0
+    """0: the critic learns together with the policy, from the same batch. Above 0: it learns alone after every
+    `critic_every` updates, in this many epochs over the batches of all these updates. (Agents only.)"""
     hold: Natural = 20
     """Number of updates over which `hold_kl` falls to 0, after a warm-up of the critic (`hold_warmup`). This protects a
     policy that was taught by imitation while its critic is still inaccurate (baseline "critic" only). 0 turns it off,
@@ -257,9 +260,10 @@ class RLConfig:
     replay_log: Natural = 0
     """Number of successful episodes per iteration that are drawn from the log of offline learning, in addition to new
     ones. If it is above 0, the run makes that log."""
-    curriculum: Literal["none", "equal", "gate"] = "equal"
-    """"none": only the last stage. "equal": every stage gets an equal share of the updates. "gate": the next stage
-    begins at a success rate (`gate`)."""
+    curriculum: Literal["none", "equal", "by-tasks", "gate"] = "equal"
+    """"none": only the last stage. "equal": every stage gets an equal share of the updates. "by-tasks": its share is
+    proportional to the number of its tasks that no earlier stage has. "gate": the next stage begins at a success rate
+    (`gate`)."""
     stages: tuple[str, ...] = ()
     """Stages to train on, in this order; empty means all stages of the environment. "a+b" merges two stages into one
     with the tasks of both."""
@@ -325,6 +329,8 @@ class RLConfig:
         if (compared or self.refills) and self.group < 2:
             subject = f"'baseline' {self.baseline}" if compared else f"'refills' {self.refills}"
             return f"{subject} compares episodes of one task; 'group' must be at least 2"
+        if self.critic_epochs and self.critic_shares:
+            return "'critic_epochs' trains the critic's head alone; set it to 0, or 'critic_shares' to false"
         if 0 < self.dual_clip <= 1:
             return f"'dual_clip' is {self.dual_clip:g}; it must be above 1, or 0 for none"
         if self.refills and not whole_returns:

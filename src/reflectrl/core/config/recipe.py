@@ -178,6 +178,13 @@ class PlayConfig:
     """Longest reflection, in tokens. A reflection ends earlier at end-of-text."""
     reflection_temperature: NonNegative = 0.0
     """Sampling temperature of reflections. 0 is greedy, and then identical prompts are computed only once."""
+    top_k: Natural = 0
+    """Number of the most probable actions, or tokens of a reflection, to sample from; 0 samples from all. With 1,
+    sampling is greedy, so RL learns nothing."""
+    top_p: Annotated[float, Range(above=0, most=1)] = 1.0
+    """Nucleus sampling: sample from the fewest of the most probable actions, or tokens of a reflection, whose total
+    probability (after `top_k`) reaches this. Both keys hold in training and in sampled evaluation, and RL learns the
+    probabilities that remain ([learner.md](learner.md))."""
     scoring: Literal["enumeration", "sum", "token", "word", "trie", "options"] = "enumeration"
     """Scoring of actions by the policy: by the labels of the listed actions ("enumeration"); by the probability of the
     actions' texts ("sum"), per "token" or per "word"; by free decoding, constrained to legal actions ("trie"); or by a

@@ -21,8 +21,9 @@ SCHEMA = 2
 UNSAVED = ("prompt_ids", "cut_off")
 """Attributes that stay in memory. Another model would read another prompt, so a file must not fix it. The point at
 which an episode was cut off serves a critic, which learns from fresh episodes."""
-LEFT_OUT = ("carried",)
-"""Attributes that are written only if they are not empty, so that other lines are the same as in earlier versions."""
+LEFT_OUT = ("carried", "support", "top_k")
+"""Attributes that are written only if they are neither empty nor 0, so that other lines are the same as in earlier
+versions."""
 
 
 def to_line(episode: Episode) -> str:
@@ -91,6 +92,8 @@ def _problem(step: Step) -> str | None:
         return "the correct answer of a question is not among its answers"
     if any(turn.order and sorted(turn.order) != list(legal) for turn in step.turns):
         return f"an order does not list each of the {len(legal)} actions once"
+    if any(turn.support and not {turn.choice} <= set(turn.support) <= set(legal) for turn in step.turns):
+        return f"the support is not a part of the {len(legal)} listed actions, with the one that was chosen"
     if any(turn.probs and len(turn.probs) != len(legal) for turn in step.turns):
         return f"there is not one probability for each of the {len(legal)} actions"
     return None

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from reflectrl.core.config.rules import Count, Positive, Range
-from reflectrl.core.types import named_seed
+from reflectrl.core.types import Sampling, named_seed
 from reflectrl.runs.artifact import PLAYED, Build, Source
 
 if TYPE_CHECKING:  # these bring torch, which a dry run does without
@@ -127,7 +127,8 @@ def train_by_values(
     policy_lm, reflector_lm = load_pair(recipe, build.seed, policy, reflector)
     assert policy_lm is not None
     rl_seed = named_seed(build.seed, build.name)
-    acting = make_policy(recipe, policy_lm)
+    # Critics learn the values of the whole distribution, so nothing is left out of it while they do.
+    acting = make_policy(recipe, policy_lm).with_sampling(Sampling())
     if prepare is not None:
         acting = prepare(acting, rl_seed)
     speaking = None

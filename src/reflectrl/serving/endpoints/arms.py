@@ -23,6 +23,7 @@ ABOUT: dict[Style, str] = {
     "react": "a model behind an endpoint: one turn to reflect, one to act",
     "pair": "a model behind an endpoint, which acts on our reflector's words",
     "reflector": "our policy after SFT, with reflections of a model behind an endpoint",
+    "reflect-rl": "our policy after SFT + RL, both with reflections of a model behind an endpoint",
     "cascade": "our policy and reflector after SFT; where the policy is not sure, a model behind an endpoint acts",
 }
 
@@ -140,6 +141,8 @@ def _arm(recipe: Recipe, name: str) -> Arm:
     settings = (*SHARED, *(f"players.{name}.{key}" for key in (*ASKED, "style", "max_tokens", "history")))
     if style == "reflector":
         return Arm(ABOUT[style], policy, players=contestants, settings=settings, asked=model_at_host)
+    if style == "reflect-rl":
+        return Arm(ABOUT[style], policy, rl={}, players=contestants, settings=settings, asked=model_at_host)
     if style == "cascade":
         settings = (*settings, f"players.{name}.defer_below", "play", "model")
         return Arm(ABOUT[style], policy, reflector, players=contestants, settings=settings, asked=model_at_host)

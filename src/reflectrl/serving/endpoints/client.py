@@ -202,7 +202,8 @@ class Endpoint:
             note_once(f"{self._about}: {silent}")
         tokens = tokens_of(answer, text)
         self.journal.settle(attempts.number, self._cost(*tokens) if tokens else attempts.most, key, text)
-        return text
+        # Another process may have got its answer first. Then all go on with that one, also after a kill.
+        return self.journal.answer(key) or text
 
     def _opened(self) -> Any:
         """Open the openai client, over an HTTP client that bounds each attempt."""

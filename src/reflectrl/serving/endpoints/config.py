@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reflectrl.core.config import Recipe
     from reflectrl.runs.artifact import Build
 
-Style = Literal["act", "reason", "react", "pair", "reflector", "cascade"]
+Style = Literal["act", "reason", "react", "pair", "reflector", "reflect-rl", "cascade"]
 BUDGET = ("max_requests", "max_total_tokens", "max_cost")
 """Keys of the budget, which holds for a whole run."""
 
@@ -214,7 +214,8 @@ class PlayerConfig(EndpointConfig):
     Attributes:
         style: "act" answers with the action; "reason" reasons first, in the same answer; "react" reflects in one turn
             and acts in the next (ReAct, Yao et al. 2022); "pair" acts on the reflections of our trained reflector;
-            "reflector" writes reflections for our trained policy; "cascade" acts where our trained policy is not sure.
+            "reflector" writes reflections for our policy after SFT, and "reflect-rl" also while it learns by online RL;
+            "cascade" acts where our trained policy is not sure.
         max_tokens: longest answer, in the model's tokens.
         history: largest number of characters of an observation's history that it reads. The end of the history is kept.
         defer_below: probability of our policy's choice below which the endpoint is asked ("cascade").

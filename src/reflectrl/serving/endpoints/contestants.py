@@ -1,4 +1,4 @@
-"""Players behind endpoints: contestants in four styles, a cascade, and a reflector for our policy."""
+"""Players behind endpoints: contestants in four styles, a cascade, and a reflector for our policy, also in training."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qsl
 
+from reflectrl.core import distributed
 from reflectrl.core.config import Recipe
 from reflectrl.core.config.values import Word, from_dict
 from reflectrl.core.players import Player
@@ -41,8 +42,10 @@ def players(
 ) -> tuple[Player, Player | None]:
     """Return the player and the reflector of the arm [players.NAME]. Takes the arguments of `Arm.players`."""
     config = player_settings(recipe, name)
+    if config.style == "reflect-rl" and distributed.current().size > 1:
+        raise UserError(f"players.{name}: style 'reflect-rl' cannot be used when several processes train together")
     endpoint = asked_by(config, recipe, folder)
-    if config.style == "reflector":
+    if config.style in ("reflector", "reflect-rl"):
         assert models[0] is not None, "the arm has a policy"
         policy = make_policy(recipe, models[0], Sampling(temperature))
         speaker = EndpointReflector(name, endpoint, config, recipe.play.reflection_temperature, policy)
@@ -79,7 +82,7 @@ def player_at(url: str) -> EndpointPlayer:
         raise UserError(f"--player {url}: name the model, as in {base_url}?model=llama3:8b")
     if config.local:
         raise UserError("--player: 'local' works only in a recipe; an address names a server")
-    if config.style in ("pair", "reflector", "cascade"):
+    if config.style in ("pair", "reflector", "reflect-rl", "cascade"):
         raise UserError(
             f"--player: style {config.style!r} needs a trained player beside it, so it works only as an arm of a run"
         )

@@ -170,7 +170,9 @@ class ServedReflector(Reflector):
         greedy = self._settings(self.max_new_tokens)
         if self.sampling.temperature == 0:
             return self._ask(keys, [greedy] * len(keys))
-        drawn = {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p}
+        drawn: dict[str, Any] = {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p}
+        if self.sampling.top_k:
+            drawn["top_k"] = self.sampling.top_k  # not every server knows it, so it is sent only if it is set
         seeds = [int(episode.rng.integers(2**31)) for episode in episodes]
         return self._ask(keys, [greedy | drawn | {"seed": seed} for seed in seeds])
 

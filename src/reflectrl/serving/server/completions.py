@@ -41,6 +41,7 @@ class CompletionRequest(_Strict):
     max_tokens: Annotated[int, Field(ge=1)] = 16
     temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=1000)] | None = None
     allowed_token_ids: Ids | None = None
@@ -98,7 +99,7 @@ def completions(
             if unwanted():
                 raise UnwantedError
             part = slice(start, start + AT_ONCE)
-            if request.max_tokens == 1 and request.top_p == 1:
+            if request.max_tokens == 1 and request.top_p == 1 and not request.top_k:
                 choices += _scored(lm, request, prompts[part], rngs[part])
             else:
                 choices += _written(lm, drafts, request, prompts[part], rngs[part], unwanted)
@@ -169,7 +170,7 @@ def _written(
     unwanted: Callable[[], bool],
 ) -> list[dict[str, Any]]:
     """Write a text after each prompt. Only the written tokens get log-probabilities."""
-    sampling = Sampling(request.temperature, request.top_p)
+    sampling = Sampling(request.temperature, request.top_p, request.top_k)
 
     def draw_allowed(
         logits_BV: torch.Tensor, generators: Sequence[np.random.Generator]

@@ -19,7 +19,7 @@ from reflectrl.core.envs import make
 from reflectrl.core.players import Player
 from reflectrl.core.prompts import policy_prompt, reflector_prompt
 from reflectrl.core.prompts.tokens import beginning
-from reflectrl.core.types import Observation, Sampling, UserError
+from reflectrl.core.types import Observation, UserError
 from reflectrl.learn.checkpoint import write_folder
 from reflectrl.models.cards import fingerprint
 from reflectrl.models.lm import LanguageModel
@@ -198,7 +198,7 @@ def notes(policy: Policy, reflector: Reflector | None) -> list[str]:
     departures = []
     if policy.shuffle_labels:
         departures.append("play.shuffle_labels is on: the page lists actions in the environment's order")
-    if reflector and reflector.sampling != Sampling(temperature=0.0):
+    if reflector and not reflector.sampling.greedy:
         departures.append("play.reflection_temperature is not 0: the page writes the likeliest reflections")
     return departures
 

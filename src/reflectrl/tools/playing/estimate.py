@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from reflectrl.core.config import read_recipe
 from reflectrl.core.episodes import read_episodes
 from reflectrl.core.players.base import LiveEpisode, Player
-from reflectrl.core.types import Episode, Sampling, Step, UserError, named_seed
+from reflectrl.core.types import Episode, Step, UserError, named_seed
 from reflectrl.learn.exploration import ObservationCounts
 from reflectrl.learn.off_policy import Array, Estimate, LoggedEpisode, estimates
 from reflectrl.models.players import Policy
@@ -38,7 +39,8 @@ def estimate_success(
     if not isinstance(policy, Policy):
         raise UserError(f"estimate: the arm {arm!r} does not choose by a policy with known probabilities")
     if not greedy:
-        policy = policy.with_sampling(Sampling(read_recipe(folder / "recipe.toml").rl.temperature))
+        temperature = read_recipe(folder / "recipe.toml").rl.temperature
+        policy = policy.with_sampling(replace(policy.sampling, temperature=temperature))
     logged = list[LoggedEpisode]()
     for start in range(0, len(episodes), AT_ONCE):
         part = episodes[start : start + AT_ONCE]
@@ -94,6 +96,11 @@ def _logged(path: Path, episode: Episode, probabilities: Sequence[Array], greedy
 def _chances(path: Path, episode: Episode) -> Iterator[float]:
     """Yield the probability with which each action was taken."""
     for step in episode.steps:
+        if step.choice is not None and step.choice.support:
+            raise UserError(
+                f"{path}: an episode of task {episode.task.id} was sampled with top-k or top-p, which never take some "
+                "actions; an estimate needs a log in which every action had a chance"
+            )
         chance = _chance(step)
         if not 0 < chance <= 1:
             raise UserError(

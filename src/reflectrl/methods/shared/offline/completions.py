@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Protocol
 
@@ -55,7 +55,8 @@ class StepCompletions:
 
     def __init__(self, policy: Policy, episodes: Sequence[Episode], gamma: float = 1.0) -> None:
         self.policy, self.lm = policy, policy.lm
-        self.steps = flatten(policy, episodes, gamma)
+        # The reference and the learner are compared over all legal actions, whatever the player of the log left out.
+        self.steps = replace(flatten(policy, episodes, gamma), supports=[])
         self.prompts = self.steps.prompts
         self.answers: list[Ids] = [(label,) for label in self.steps.labels_N.tolist()]
         temperature = policy.sampling.temperature or 1.0

@@ -253,6 +253,7 @@ def begin_text(recipe: Recipe, run: RunFolder) -> Context:
         raise UserError("a text task needs [rewards]: components by name with their weights")
     played_only = {
         "rl.refills": recipe.rl.refills > 0,
+        "rl.critic_epochs": recipe.rl.critic_epochs > 0,
         "rl.baseline: gigpo": recipe.rl.baseline == "gigpo",
         "rl.entropy_in: returns": recipe.rl.entropy_in == "returns",
     }
