@@ -67,13 +67,17 @@ def test_its_questions_are_judged_like_others(server: Any, shop: Repository) -> 
     assert {question.source for question in questions} == {"llm"}
     found = {(question.question, question.gold) for question in questions}
     assert ("Where is the ticket tax computed?", ("shop/tickets.py",)) in found
-    assert all("goods" not in question.question for question in questions) and dropped.total() > 0
+    assert all("goods" not in question.question for question in questions)
+    assert {entry.stage for entry in dropped} == {"tasks"} and dropped[0].name.startswith("shop:")
     assert len(server.prompts) == sum(shop.size(path) > 200 for path in shop)
 
 
 def test_it_stops_when_there_are_enough(server: Any, shop: Repository) -> None:
-    questions, _ = EndpointWriter(endpoint(server), 2, 0)("shop", shop, "MIT")
+    questions, dropped = EndpointWriter(endpoint(server), 2, 0)("shop", shop, "MIT")
     assert len(questions) == 2
+    accepted = EndpointWriter(endpoint(server), 100, 0)("shop", shop, "MIT")[0]
+    beyond = [entry for entry in dropped if entry.reason == "beyond the largest number per file or repository"]
+    assert all(entry.question in {question.question for question in accepted} for entry in beyond)
     again, _ = EndpointWriter(endpoint(server), 2, 0)("shop", shop, "MIT")
     assert again == questions
 
@@ -81,7 +85,10 @@ def test_it_stops_when_there_are_enough(server: Any, shop: Repository) -> None:
 @pytest.mark.parametrize("says", ["no questions here", "?", "???\n?\n"])
 def test_nonsense_gives_no_questions(server: Any, shop: Repository, says: str) -> None:
     server.says = says
-    assert EndpointWriter(endpoint(server), 9, 0)("shop", shop, "MIT")[0] == []
+    questions, dropped = EndpointWriter(endpoint(server), 9, 0)("shop", shop, "MIT")
+    assert questions == []
+    silent = [entry.name for entry in dropped if entry.reason == "the model's answer holds no question"]
+    assert len(silent) + len({entry.name for entry in dropped if entry.question}) == len(server.prompts)
 
 
 def test_a_refusal_is_one_line(server: Any, shop: Repository) -> None:

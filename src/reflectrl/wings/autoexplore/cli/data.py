@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -81,13 +80,15 @@ class AutoExploreData(Data):
             target = store.with_name(f"{store.name}.making") if self.replace else store
             require_writable(target, f"a library cannot be written to {target}")
             try:
-                self._make(target)
+                lists = self._make(target)
             finally:
                 for folder in (target / DOWNLOADS, target / "repos", target):  # `rmdir` removes empty folders only
                     with suppress(OSError):
                         folder.rmdir()
             if self.replace:
                 _put_in_place(target, store)
+            for path in lists:
+                print(f"listed with reasons: {store / path}")
         from reflectrl.wings.autoexplore.making.make import lines
 
         library = open_library(self.store)
@@ -121,24 +122,28 @@ class AutoExploreData(Data):
             "--writer endpoint, --endpoint URL and --model NAME go together; give all three, or none",
         )
 
-    def _make(self, store: Path) -> None:
-        if self.import_ is not None:
-            self._import(self.import_, store)
-            return
-        if self.download:
-            get_table(self.index, store)
-        elif self.from_:
-            folders = [path for paths in self.from_ for path in paths]
-            reference(folders, store, self.seed, self.split_by == "task")
-        if self.stage == "repos":
-            return
+    def _make(self, store: Path) -> list[Path]:
+        """Make the requested parts of a library in a folder. Return the lists of what was left out, within it."""
+        from reflectrl.wings.autoexplore.making.dropped import summary, write_dropped
         from reflectrl.wings.autoexplore.making.make import make_questions
 
+        if self.import_ is not None:
+            return self._import(self.import_, store)
+        lists = []
+        if self.download:
+            lists += write_dropped(store, "repos", get_table(self.index, store))
+        elif self.from_:
+            folders = [path for paths in self.from_ for path in paths]
+            lists += write_dropped(store, "repos", reference(folders, store, self.seed, self.split_by == "task"))
+        if self.stage == "repos":
+            return lists
         with bar("questions") as progress:
             dropped = make_questions(
                 store, self._writer(store), self.seed, self.split_by == "task", self.commits, progress
             )
-        _report("left out", dropped, "drafts")
+        for line in summary(dropped):
+            print(line)
+        return lists + write_dropped(store, "questions", dropped)
 
     def _writer(self, store: Path) -> Writer:
         if self.writer == "rules":
@@ -161,23 +166,25 @@ class AutoExploreData(Data):
         print(f"the files of the repositories are sent to {self.endpoint}: {estimate}", flush=True)
         return writer
 
-    def _import(self, path: Path, store: Path) -> None:
+    def _import(self, path: Path, store: Path) -> list[Path]:
+        from reflectrl.wings.autoexplore.making.dropped import summary, write_dropped
         from reflectrl.wings.autoexplore.making.imported import by_repo, read_imported, set_name
         from reflectrl.wings.autoexplore.making.make import import_set
 
         imported = read_imported(path)
         name = set_name(imported, path)
         repo_names = list(by_repo(imported))
-        repos = (
-            get_named(repo_names, self.index, store) if self.repos is None else beside(repo_names, self.repos, store)
-        )
+        if self.repos is None:
+            repos, dropped = get_named(repo_names, self.index, store)
+        else:
+            repos, dropped = beside(repo_names, self.repos, store)
         if self.stage == "repos":
-            return
+            return write_dropped(store, f"import-{name}", dropped)
         left_out = import_set(store, name, imported, repos)
-        print(
-            f"{name}: {len(imported) - left_out.total()} of {len(imported)} questions have a repository and a gold file"
-        )
-        _report("left out", left_out, "questions")
+        print(f"{name}: {len(imported) - len(left_out)} of {len(imported)} questions have a repository and a gold file")
+        for line in summary(left_out):
+            print(line)
+        return write_dropped(store, f"import-{name}", [*dropped, *left_out])
 
 
 def _put_in_place(made: Path, store: Path) -> None:
@@ -188,8 +195,3 @@ def _put_in_place(made: Path, store: Path) -> None:
         store.rename(old)
     made.rename(store)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _report(what: str, reasons: Counter[str], unit: str) -> None:
-    for reason, count in reasons.most_common():
-        print(f"{what}: {count} {unit}, {reason}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter
 from collections.abc import Iterator
 from importlib.resources import files
 from itertools import islice
@@ -15,7 +14,8 @@ from reflectrl.core.types import named_seed
 from reflectrl.serving.endpoints.answers import without_thinking
 from reflectrl.serving.endpoints.client import Ask, Endpoint
 from reflectrl.serving.endpoints.journal import Cost
-from reflectrl.wings.autoexplore.making.tasks import PER_FILE, Draft, DraftFilter, as_questions
+from reflectrl.wings.autoexplore.making.dropped import Dropped
+from reflectrl.wings.autoexplore.making.tasks import PER_FILE, Draft, DraftFilter, as_questions, dropped_drafts
 from reflectrl.wings.autoexplore.questions import Question
 from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.texts import Text
@@ -51,6 +51,7 @@ SHOWN_BYTES = 8 * 1024
 ASKED_AT_ONCE = 4
 ANSWER_TOKENS = 600
 TEMPERATURE = 0.7
+BEYOND = "beyond the largest number per file or repository"
 LONGER_THAN = 200
 """Largest size in bytes of a file that is skipped."""
 
@@ -67,11 +68,11 @@ class EndpointWriter:
     def __init__(self, chat: Endpoint, per_repo: int, seed: int) -> None:
         self.chat, self.per_repo, self.seed = chat, per_repo, seed
 
-    def __call__(self, name: str, repository: Repository, licence: str) -> tuple[list[Question], Counter[str]]:
+    def __call__(self, name: str, repository: Repository, licence: str) -> tuple[list[Question], list[Dropped]]:
         """Write questions about a repository.
 
         Returns:
-            The questions, and reason → number of refused drafts.
+            The questions; and the answers without a question, the refused drafts, and those beyond a limit.
 
         Raises:
             UserError: the model does not answer.
@@ -79,14 +80,21 @@ class EndpointWriter:
         rng = random.Random(named_seed("autoexplore-endpoint", self.seed, name))
         draft_filter = DraftFilter(repository, rng)
         tasks: list[Draft] = []
+        unused: list[Dropped] = []
         excerpts = self._shown(repository, rng)
         while len(tasks) < self.per_repo and (batch := list(islice(excerpts, self.chat.config.concurrency))):
             for (path, _), answer in zip(
                 batch, self.chat.complete_all([_ask(*excerpt) for excerpt in batch]), strict=True
             ):
-                accepted = [draft_filter.accepted(Draft(question, path, "llm")) for question in questions_in(answer)]
-                tasks += [task for task in accepted if task is not None][: min(PER_FILE, self.per_repo - len(tasks))]
-        return as_questions(name, tasks, licence), draft_filter.dropped
+                asked = questions_in(answer)
+                if not asked:
+                    unused.append(Dropped(f"{name}:{path}", "questions", "the model's answer holds no question"))
+                drafts = [draft_filter.accepted(Draft(question, path, "llm")) for question in asked]
+                accepted = [draft for draft in drafts if draft is not None]
+                most = min(PER_FILE, self.per_repo - len(tasks))
+                tasks += accepted[:most]
+                unused += dropped_drafts(name, [(draft, BEYOND) for draft in accepted[most:]])
+        return as_questions(name, tasks, licence), unused + dropped_drafts(name, draft_filter.dropped)
 
     def estimate(self, name: str, repository: Repository) -> Cost:
         """Estimate the largest cost of the questions about a repository: a request for every file."""
