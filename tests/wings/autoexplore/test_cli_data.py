@@ -153,7 +153,9 @@ class TestDownload:
         for split in library.splits:
             assert 3 <= len(library.questions(split)) <= 9
             assert all(path in library.repository(q.repo) for q in library.questions(split) for path in q.gold)
-        assert sorted(path.name for path in store.iterdir()) == ["questions", "repos", "repos.jsonl"]
+        assert sorted(path.name for path in store.iterdir()) == ["questions", "repos", "repos.jsonl", "written.json"]
+        account = json.loads((store / "written.json").read_text(encoding="utf-8"))
+        assert account == {"writer": "rules", "seed": 0, "per_repo": 9, "commits": 10, "split_by": "repository"}
         assert run() == 0
         assert out.endswith(capsys.readouterr().out)
 
@@ -400,6 +402,9 @@ class TestRefusals:
             (["--per-repo", "0", "--download"], "at least 1"),
             (["--writer", "endpoint", "--download"], "--endpoint URL and --model NAME go together"),
             (["--endpoint", "http://x", "--model", "y", "--download"], "--endpoint URL and --model NAME go together"),
+            (["--prompt", "own.j2", "--download"], "--prompt FILE needs --writer endpoint"),
+            (["--api", "azure", "--api-version", "1", "--download"], "--api azure needs --writer endpoint"),
+            (["--api-version", "1", "--download"], "--api azure and --api-version VERSION go together"),
             (["--download", "--index", "ftp://x"], "expected an http or https address"),
             (["--download", "--index", "https://me:secret@x/simple"], "with a user or password are not supported"),
         ],

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.resources import files
 from itertools import islice
+from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, meta
 
-from reflectrl.core.types import named_seed
+from reflectrl.core.config.folders import read_regular
+from reflectrl.core.plugins import one_line, reason
+from reflectrl.core.prompts.rendering import render_file
+from reflectrl.core.types import UserError, named_seed
 from reflectrl.serving.endpoints.answers import without_thinking
 from reflectrl.serving.endpoints.client import Ask, Endpoint
 from reflectrl.serving.endpoints.journal import Cost
@@ -23,27 +29,63 @@ from reflectrl.wings.autoexplore.texts import Text
 _NUMBER = re.compile(r"^\s*(?:[-*•]|\(?\d+[.):]|Q\d*[.:])?\s*")
 
 
-def questions_request(path: str, text: str, count: int) -> str:
-    """Render the prompt that asks a chat model for `count` questions that a file answers, one per line.
+@dataclass(frozen=True)
+class QuestionPrompt:
+    """Prompt that asks a chat model for questions that a file answers, one per line.
 
-    Args:
-        path: path of the file from the repository's root.
-        text: contents of the file, or their beginning.
-        count: number of questions to ask for.
+    Attributes:
+        source: Jinja template. Its variables are `path` (from the repository's root), `text` (of the file, or its
+            beginning) and `count` (number of questions).
+        name: its file, for messages.
     """
-    source = files("reflectrl.wings.autoexplore.making").joinpath("questions.j2").read_text(encoding="utf-8")
-    return Environment(undefined=StrictUndefined).from_string(source).render(path=path, text=text, count=count)
+
+    source: str
+    name: str = "questions.j2"
+
+    @property
+    def sha256(self) -> str:
+        """Return the hash of the template."""
+        return hashlib.sha256(self.source.encode("utf-8")).hexdigest()
+
+    def render(self, path: str, text: str, count: int) -> str:
+        """Render the prompt about a file.
+
+        Raises:
+            UserError: the template has an error, or another variable.
+        """
+        try:
+            return render_file(self.source, path=path, text=text, count=count)
+        except Exception as error:  # a template is a program, so any kind is possible
+            raise UserError(f"{self.name}: the template cannot be rendered: {one_line(error)}") from error
+
+
+def built_in_prompt() -> QuestionPrompt:
+    """Return the prompt that is used where no other is named."""
+    source = files("reflectrl.wings.autoexplore.making").joinpath("questions.j2")
+    return QuestionPrompt(source.read_text(encoding="utf-8"))
+
+
+def read_prompt(path: Path) -> QuestionPrompt:
+    """Read a prompt from a user's file.
+
+    Raises:
+        UserError: the file cannot be read or is no template, the variable `text` is missing, or another is unknown.
+    """
+    try:
+        source = read_regular(path).decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {reason(error)}") from error
+    prompt = QuestionPrompt(source, str(path))
+    prompt.render("a.py", "x = 1\n", 1)  # so that a mistake is found before anything is sent
+    if "text" not in meta.find_undeclared_variables(Environment().parse(source)):
+        raise UserError(f"{path}: the template lacks {{{{ text }}}}, so the model would not see the file")
+    return prompt
 
 
 def questions_in(answer: str) -> list[str]:
     """Return the lines of a completion that end in a question mark, without numbers, bullets and quotation marks."""
     lines = (_NUMBER.sub("", line, count=1).strip().strip("\"'*") for line in without_thinking(answer).splitlines())
     return [line for line in lines if line.endswith("?")]
-
-
-def _ask(path: str, text: str) -> Ask:
-    request = questions_request(path, text, ASKED_AT_ONCE)
-    return Ask([{"role": "user", "content": request}], ANSWER_TOKENS, TEMPERATURE)
 
 
 SHOWN_BYTES = 8 * 1024
@@ -63,10 +105,11 @@ class EndpointWriter:
         chat: endpoint of the model, which is sent the path and the beginning of each chosen file.
         per_repo: largest number of questions about a repository.
         seed: seed of the choice of files.
+        prompt: prompt that asks for the questions.
     """
 
-    def __init__(self, chat: Endpoint, per_repo: int, seed: int) -> None:
-        self.chat, self.per_repo, self.seed = chat, per_repo, seed
+    def __init__(self, chat: Endpoint, per_repo: int, seed: int, prompt: QuestionPrompt) -> None:
+        self.chat, self.per_repo, self.seed, self.prompt = chat, per_repo, seed, prompt
 
     def __call__(self, name: str, repository: Repository, licence: str) -> tuple[list[Question], list[Dropped]]:
         """Write questions about a repository.
@@ -84,7 +127,7 @@ class EndpointWriter:
         excerpts = self._shown(repository, rng)
         while len(tasks) < self.per_repo and (batch := list(islice(excerpts, self.chat.config.concurrency))):
             for (path, _), answer in zip(
-                batch, self.chat.complete_all([_ask(*excerpt) for excerpt in batch]), strict=True
+                batch, self.chat.complete_all([self._ask(*excerpt) for excerpt in batch]), strict=True
             ):
                 asked = questions_in(answer)
                 if not asked:
@@ -99,7 +142,11 @@ class EndpointWriter:
     def estimate(self, name: str, repository: Repository) -> Cost:
         """Estimate the largest cost of the questions about a repository: a request for every file."""
         rng = random.Random(named_seed("autoexplore-endpoint", self.seed, name))
-        return self.chat.estimate([_ask(path, text) for path, text in self._shown(repository, rng)])
+        return self.chat.estimate([self._ask(path, text) for path, text in self._shown(repository, rng)])
+
+    def _ask(self, path: str, text: str) -> Ask:
+        request = self.prompt.render(path, text, ASKED_AT_ONCE)
+        return Ask([{"role": "user", "content": request}], ANSWER_TOKENS, TEMPERATURE)
 
     def _shown(self, repository: Repository, rng: random.Random) -> Iterator[tuple[str, str]]:
         """Yield path and beginning of the files in random order."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from reflectrl.core.config.folders import replacing, writing
 from reflectrl.core.envs.base import SPLITS, divide
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.library import QUESTIONS, Library, RepoEntry
@@ -17,6 +19,8 @@ from reflectrl.wings.autoexplore.making.rewording import leaks
 from reflectrl.wings.autoexplore.questions import Question, write_questions
 from reflectrl.wings.autoexplore.repository import Repository
 
+ACCOUNT = "written.json"
+"""File in the library that says how the questions of the splits were written."""
 Writer = Callable[[str, Repository, str], tuple[list[Question], list[Dropped]]]
 """Function (name, repository, licence) → questions, and what gave no question."""
 ProgressCallback = Callable[[int, int, str], None]
@@ -83,6 +87,17 @@ def make_questions(
         else:
             (store / QUESTIONS / f"{split}.jsonl").unlink(missing_ok=True)
     return dropped
+
+
+def write_account(store: Path, account: Mapping[str, str | int]) -> None:
+    """Write how the questions of the splits were written: writer, seed, limits, and a model's prompt by its hash.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    path = store / ACCOUNT
+    with writing(path), replacing(path) as file:
+        file.write(json.dumps(account, indent=1) + "\n")
 
 
 def repositories(store: Path) -> Iterator[tuple[str, Repository]]:
