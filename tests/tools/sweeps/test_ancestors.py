@@ -7,12 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reflectrl.cli import main
 from reflectrl.core.types import UserError
 from reflectrl.runs.report import write_report
 from reflectrl.runs.report.ancestors import with_ancestors
-from reflectrl.runs.report.data import Run, read_run
+from reflectrl.runs.report.data import Run, read_ancestors, read_run
 from reflectrl.runs.report.learned import by_episodes, by_minutes
 from reflectrl.runs.report.plots import curve
 from reflectrl.tools.sweeps.compare import comparison
@@ -153,6 +155,28 @@ def test_a_damaged_copy_is_named(child: Path, tmp_path: Path, text: str) -> None
     (tmp_path / "ancestors.json").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=r"ancestors\.json: not a list of ancestors: "):
         read_run(tmp_path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["step", "kind", "x"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+ENTRY = st.fixed_dictionaries({"run": JSON, "arm": JSON, "seed": st.integers() | JSON, "metrics": JSON, "times": JSON})
+
+
+@given(JSON | st.fixed_dictionaries({"policy": st.just("p"), "ancestors": st.lists(ENTRY, max_size=2) | JSON}))
+def test_any_content_is_read_or_named(tmp_path_factory: pytest.TempPathFactory, data: object) -> None:
+    path = tmp_path_factory.getbasetemp() / "ancestors.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    try:
+        ancestors = read_ancestors(path, {"model": {"policy": "p"}})
+    except UserError as error:
+        assert "ancestors.json: not a list of ancestors: " in str(error) and "\n" not in str(error)
+    else:
+        assert all(ancestor.metrics for ancestor in ancestors)
 
 
 def test_the_ancestors_of_another_policy_are_not_drawn(child: Path, tmp_path: Path) -> None:

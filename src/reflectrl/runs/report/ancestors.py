@@ -16,7 +16,7 @@ from reflectrl.core.config.folders import replacing, writing
 from reflectrl.runs.report.data import ANCESTORS, Ancestor, Metric, Run
 
 RL = "rl"
-"""Kind of the metrics that are continued: those of online RL."""
+"""Kind of the metrics that are continued, which is online RL."""
 
 
 class Start(NamedTuple):
@@ -49,9 +49,12 @@ def copy_ancestors(source: Run, arm: str, seed: int, policy: str, folder: Path) 
     metrics = curve_of(source, arm, seed)
     if not metrics:
         return
-    key = (RL, arm, seed)
-    times = tuple(line for line in source.times if (line.get("kind"), line.get("arm"), line.get("seed")) == key)
-    lineage = (*source.ancestors, Ancestor(source.name, arm, seed, metrics, times))
+    times = []
+    for line in source.times:
+        is_own = (line.get("kind"), line.get("arm"), line.get("seed")) == (RL, arm, seed)
+        if is_own and {"step", "seconds"} <= line.keys():
+            times.append(line)
+    lineage = (*source.ancestors, Ancestor(source.name, arm, seed, metrics, tuple(times)))
     path = folder / ANCESTORS
     with writing(path), replacing(path) as file:
         file.write(json.dumps({"policy": policy, "ancestors": [_plain(ancestor) for ancestor in lineage]}) + "\n")
@@ -59,13 +62,8 @@ def copy_ancestors(source: Run, arm: str, seed: int, policy: str, folder: Path) 
 
 def _plain(ancestor: Ancestor) -> dict[str, Any]:
     metrics = [{"kind": RL, "step": metric.step, "stage": metric.stage, **metric.values} for metric in ancestor.metrics]
-    return {
-        "run": ancestor.run,
-        "arm": ancestor.arm,
-        "seed": ancestor.seed,
-        "metrics": metrics,
-        "times": ancestor.times,
-    }
+    times = [{"step": line["step"], "seconds": line["seconds"]} for line in ancestor.times]
+    return {"run": ancestor.run, "arm": ancestor.arm, "seed": ancestor.seed, "metrics": metrics, "times": times}
 
 
 # ---- curves --------------------------------------------------------------------------------------------------------
@@ -77,7 +75,7 @@ def curve_of(run: Run, arm: str, seed: int) -> tuple[Metric, ...]:
 
 
 def with_ancestors(run: Run) -> Run:
-    """Return the run with the curves of its ancestors before those of its own online RL.
+    """Return the run with its ancestors' curves of online RL before its own.
 
     Every arm and seed began from the same policy, so each gets the same beginning. Its own curve goes on at the
     ancestors' last update and episode.
@@ -98,7 +96,7 @@ def with_ancestors(run: Run) -> Run:
 
 
 def shifted(metrics: Sequence[Metric], start: Start) -> list[Metric]:
-    """Return the metrics with those of online RL moved to where their curve begins."""
+    """Return the metrics, with online RL moved to where its curve begins."""
     moved = []
     for metric in metrics:
         if metric.kind == RL:

@@ -357,7 +357,7 @@ def read_ancestors(path: Path, recipe: Mapping[str, Any]) -> tuple[Ancestor, ...
         data = parse_json(read_regular(path).decode("utf-8"))
         ancestors = tuple(_ancestor(entry) for entry in data["ancestors"])
         policy = data["policy"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(f"{path}: not a list of ancestors: {one_line(error)}") from error
     model = recipe.get("model")
     return ancestors if isinstance(model, Mapping) and model.get("policy") == policy else ()
@@ -368,7 +368,11 @@ def _ancestor(entry: Any) -> Ancestor:
     metrics = tuple(_metric({**row, "arm": arm, "seed": seed}) for row in entry["metrics"])
     if not metrics:
         raise ValueError("an ancestor has no metrics")
-    return Ancestor(run, arm, seed, metrics, tuple(_timing(dict(line)) for line in entry["times"]))
+    times = []
+    for line in entry["times"]:
+        spent = {"step": int(_finite(line["step"])), "seconds": _finite(line["seconds"])}
+        times.append({"kind": "rl", "arm": arm, "seed": seed, **spent})
+    return Ancestor(run, arm, seed, metrics, tuple(times))
 
 
 def in_page_order(arms: list[str]) -> list[str]:
