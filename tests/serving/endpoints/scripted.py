@@ -32,6 +32,7 @@ class ChatServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
         self.reply: Callable[[dict[str, Any]], Any] = lambda request: "1"
         self.requests: list[dict[str, Any]] = []
+        self.paths: list[str] = []
         self.keys: list[str] = []
         self.headers: list[Any] = []
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
@@ -51,6 +52,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.requests.append(request)
+        self.server.paths.append(self.path)
         self.server.keys.append(self.headers["Authorization"])
         self.server.headers.append(self.headers)
         known = self.path.partition("?")[0].endswith("/completions") and "/v1/" in self.path

@@ -234,7 +234,8 @@ def test_a_redirection_is_not_followed(server):
 def test_azure_is_spoken_to_in_its_own_way(server):
     azure = EndpointConfig(f"{server.url}/", "deployed", "TEST_KEY", api="azure", api_version="2024-10-21")
     assert ask(Endpoint(azure)) == "1"
-    assert server.headers[0]["api-key"] == KEY
+    assert server.paths == ["/v1/openai/deployments/deployed/chat/completions?api-version=2024-10-21"]
+    assert server.headers[0]["api-key"] == KEY and "Authorization" not in server.headers[0]
 
 
 def test_newer_models_get_newer_parameters(server):

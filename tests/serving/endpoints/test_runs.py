@@ -15,6 +15,7 @@ from reflectrl.core.episodes import EpisodeLog, read_episodes
 from reflectrl.core.players import RandomPlayer
 from reflectrl.core.players.simple import AnalystPlayer, ExpertPlayer
 from reflectrl.core.rollout import Job, rollout
+from reflectrl.runs.runner import run_recipe
 from tests.serving.endpoints.scripted import ChatServer, completion
 
 RECIPE = """
@@ -122,6 +123,15 @@ def test_teach_sft_rl_and_eval_with_endpoints_in_one_table(server: ChatServer, t
         assert KEY.encode() not in data, path
         assert b"Legal actions:" not in data and b"You act in a text" not in data, path
     assert KEY not in shown.out + shown.err and "Legal actions" not in shown.out + shown.err
+
+
+def test_azure_teaches(server: ChatServer, tmp_path: Path) -> None:
+    server.reply = expert
+    azure = ("endpoint.api=azure", "endpoint.api_version=2024-10-21", "endpoint.model=deployed")
+    run_recipe(recipe_of(tmp_path, server, 'arms=["sft"]', *azure), tmp_path / "run", "teach")
+    assert len(list(read_episodes(tmp_path / "run/episodes/teach-seed0-train.jsonl"))) == 4
+    assert set(server.paths) == {"/v1/openai/deployments/deployed/chat/completions?api-version=2024-10-21"}
+    assert {headers["api-key"] for headers in server.headers} == {KEY} and set(server.keys) == {None}
 
 
 def test_what_another_model_says_at_length_is_cut_where_the_policys_context_ends(

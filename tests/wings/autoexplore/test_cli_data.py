@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -45,6 +46,12 @@ def shops(tmp_path: Path) -> list[Path]:
 
 def run(*words: object) -> int:
     return main(["data", "autoexplore", *map(str, words)])
+
+
+def dropped(store: Path, name: str) -> list[tuple[str, str, str]]:
+    """Name, stage and reason of each entry of a list."""
+    lines = (store / "dropped" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [(row["name"], row["stage"], row["reason"]) for row in map(json.loads, lines)]
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
@@ -146,7 +153,9 @@ class TestDownload:
         for split in library.splits:
             assert 3 <= len(library.questions(split)) <= 9
             assert all(path in library.repository(q.repo) for q in library.questions(split) for path in q.gold)
-        assert sorted(path.name for path in store.iterdir()) == ["questions", "repos", "repos.jsonl"]
+        assert sorted(path.name for path in store.iterdir()) == ["questions", "repos", "repos.jsonl", "written.json"]
+        account = json.loads((store / "written.json").read_text(encoding="utf-8"))
+        assert account == {"writer": "rules", "seed": 0, "per_repo": 9, "commits": 10, "split_by": "repository"}
         assert run() == 0
         assert out.endswith(capsys.readouterr().out)
 
@@ -165,10 +174,23 @@ class TestDownload:
         assert "shop1-1.1.tar.gz: its sha256 is " in err and "it was removed" in err
         assert not (store / "repos" / "shop1").exists()
 
-    def test_a_package_that_is_not_there_is_said(self, server: Any, store: Path, capsys: Any) -> None:
+    def test_a_package_that_is_not_there_or_too_small_is_said_and_listed(
+        self, server: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    ) -> None:
         del server.files["shop2-1.2.tar.gz"]
+        (tmp_path / "small").mkdir()
+        (tmp_path / "small" / "a.py").write_text("print('hello')\n", encoding="utf-8")
+        server.files["shop1-1.1.tar.gz"] = sdist(tmp_path / "small", "shop1", "1.1")
+        digest = hashlib.sha256(server.files["shop1-1.1.tar.gz"]).hexdigest()
+        rows = [pin._replace(sha256=digest) if pin.package == "shop1" else pin for pin in table.pins()]
+        monkeypatch.setattr(table, "pins", lambda: tuple(rows))
         assert run("--download", "--index", address(server), "--per-repo", 3) == 0
-        assert f"left out: {address(server)} has no package 'shop2'" in capsys.readouterr().out
+        absent = f"{address(server)} has no package 'shop2'"
+        small = "shop1 has 1 files to explore; 5 to 20,000 are expected"
+        assert dropped(store, "repos") == [("shop1", "repos", small), ("shop2", "repos", absent)]
+        out = capsys.readouterr().out
+        assert f"left out: {absent}\n" in out and f"left out: {small}\n" in out
+        assert not (store / "repos" / "shop1").exists() and not (store / "downloads").exists()
 
     def test_nobody_answers(self, server: Any, store: Path, capsys: Any) -> None:
         index = address(server)
@@ -237,6 +259,75 @@ class TestFolders:
         assert not any("@" in name for name in open_library().repos)
 
 
+class TestDropped:
+    def test_folders_that_cannot_be_explored(self, shops: list[Path], store: Path, tmp_path: Path, capsys: Any) -> None:
+        tiny, empty = tmp_path / "tiny", tmp_path / "empty"
+        for folder in (tiny, empty):
+            folder.mkdir()
+        (tiny / "a.py").write_text("print('hello')\n", encoding="utf-8")
+        assert run("--from", tiny, *shops[:3], empty, "--stage", "repos") == 0
+        assert set(open_library().repos) == {"shop0", "shop1", "shop2"}
+        reasons = {
+            tiny: f"{tiny} has 1 files to explore; 5 to 20,000 are expected",
+            empty: f"'{empty}' holds no file to explore: it is empty",
+        }
+        assert dropped(store, "repos") == [(str(folder), "repos", reason) for folder, reason in reasons.items()]
+        out = capsys.readouterr().out
+        assert all(f"left out: {reason}\n" in out for reason in reasons.values())
+        assert f"listed with reasons: {store}/dropped/repos.jsonl\n" in out
+        assert "at least three, or split by task" in refused(capsys, "--from", *shops[:2], empty, "--replace")
+        assert run("--from", *shops[:3], "--stage", "repos") == 0
+        assert not (store / "dropped" / "repos.jsonl").exists(), "nothing was left out this time"
+
+    def test_every_refused_draft_is_listed_and_the_list_is_the_same_again(
+        self, tmp_path: Path, store: Path, capsys: Any
+    ) -> None:
+        assert run("--from", *(write_shop(tmp_path / name) for name in "abc"), "--replace") == 0
+        first = (store / "dropped" / "questions.jsonl").read_bytes()
+        listed = dropped(store, "questions")
+        out = capsys.readouterr().out
+        counts = Counter(reason for _, _, reason in listed)
+        assert counts and {stage for _, stage, _ in listed} == {"tasks"}
+        assert all(f"left out: {count} drafts, {reason}\n" in out for reason, count in counts.items())
+        assert f"listed with reasons: {store}/dropped/questions.jsonl\n" in out and ".making" not in out
+        library = open_library()
+        for row in map(json.loads, first.splitlines()):
+            repo, _, path = row["name"].partition(":")
+            assert path in library.repository(repo) and row["question"]
+        assert run("--stage", "questions") == 0
+        assert (store / "dropped" / "questions.jsonl").read_bytes() == first
+
+    def test_a_repository_that_cannot_be_read_any_more(self, shops: list[Path], store: Path, capsys: Any) -> None:
+        assert run("--from", *shops[:3], "--stage", "repos") == 0
+        shutil.rmtree(shops[1])
+        assert run("--stage", "questions", "--per-repo", 3, "--split-by", "task") == 0
+        gone = f"there is no folder '{shops[1]}'"
+        assert [(name, stage) for name, stage, reason in dropped(store, "questions") if reason.startswith(gone)] == [
+            ("shop1", "repos")
+        ]
+        assert f"left out: 1 repositories, {gone}" in capsys.readouterr().out
+        assert set(open_library().repos) == {"shop0", "shop1", "shop2"}
+        for shop in (shops[0], shops[2]):
+            shutil.rmtree(shop)
+        assert "there is no folder" in refused(capsys, "--stage", "questions")
+
+    @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+    def test_a_commit_that_gives_no_question(self, shops: list[Path], store: Path) -> None:
+        git = ["git", "-c", "user.name=A", "-c", "user.email=a@b", "-c", "commit.gpgsign=false", "-C", str(shops[1])]
+        for message in ("Begin", "Prevent zebras from leaving the zoo", "Zebras without a zoo of their own"):
+            with (shops[1] / "shop" / "breads.py").open("a", encoding="utf-8") as file:
+                file.write("# more\n")
+            for words in (["init", "-q"], ["add", "."], ["commit", "-qm", message]):
+                subprocess.run([*git, *words], check=True, capture_output=True)
+        assert run("--from", *shops[:3], "--per-repo", 3) == 0
+        listed = [row for row in dropped(store, "questions") if "@" in row[0]]
+        assert {name.partition(":")[2] for name, _, _ in listed} == {"shop/breads.py"}
+        assert {(stage, reason) for _, stage, reason in listed} == {
+            ("tasks", "has nothing in common with its file"),
+            ("questions", "the commit's message cannot be turned into a question"),
+        }
+
+
 class TestImport:
     @pytest.fixture
     def asked(self, tmp_path: Path) -> Path:
@@ -245,6 +336,7 @@ class TestImport:
             {"repo": "owner/shop3", "question": "where is lamp oil?", "gold": ["chairs.py"], "dominant": True},
             {"repo": "owner/shop3", "question": "where is it?", "gold": ["nowhere.py"]},
             {"repo": "owner/unknown", "question": "where is it?", "gold": ["a.py"]},
+            {"repo": "owner/shop3", "question": "where is nothing?", "gold": []},
         ]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         return path
@@ -252,8 +344,14 @@ class TestImport:
     def test_with_repositories_beside_it(self, asked: Path, shops: list[Path], store: Path, capsys: Any) -> None:
         assert run("--import", asked, "--repos", shops[0].parent) == 0
         out = capsys.readouterr().out
-        assert "asked-elsewhere: 1 of 3 questions have a repository and a gold file" in out
+        assert "asked-elsewhere: 1 of 4 questions have a repository and a gold file" in out
         assert "left out: 1 questions, no repository" in out and "1 questions, gold file not there" in out
+        assert dropped(store, "import-asked-elsewhere") == [
+            ("asked_elsewhere-1", "import", "gold file not there"),
+            ("asked_elsewhere-2", "import", "no repository"),
+            ("asked_elsewhere-3", "import", "no gold file is named"),
+        ]
+        assert f"listed with reasons: {store}/dropped/import-asked-elsewhere.jsonl\n" in out
         library = open_library()
         (question,) = library.questions("asked-elsewhere")
         assert (question.repo, question.gold, question.licence) == ("shop3", ("shop/chairs.py",), "MIT")
@@ -274,7 +372,7 @@ class TestImport:
     def test_none_can_be_asked(self, asked: Path, tmp_path: Path, store: Path, capsys: Any) -> None:
         (tmp_path / "empty").mkdir()
         err = refused(capsys, "--import", asked, "--repos", tmp_path / "empty")
-        assert "not one of the 3 questions of asked-elsewhere can be asked: no repository: 3" in err
+        assert "not one of the 4 questions of asked-elsewhere can be asked: no repository: 3, no gold" in err
 
     def test_a_name_that_is_a_split(self, asked: Path, shops: list[Path], store: Path, capsys: Any) -> None:
         path = asked.rename(asked.with_name("train.jsonl"))
@@ -304,6 +402,9 @@ class TestRefusals:
             (["--per-repo", "0", "--download"], "at least 1"),
             (["--writer", "endpoint", "--download"], "--endpoint URL and --model NAME go together"),
             (["--endpoint", "http://x", "--model", "y", "--download"], "--endpoint URL and --model NAME go together"),
+            (["--prompt", "own.j2", "--download"], "--prompt FILE needs --writer endpoint"),
+            (["--api", "azure", "--api-version", "1", "--download"], "--api azure needs --writer endpoint"),
+            (["--api-version", "1", "--download"], "--api azure and --api-version VERSION go together"),
             (["--download", "--index", "ftp://x"], "expected an http or https address"),
             (["--download", "--index", "https://me:secret@x/simple"], "with a user or password are not supported"),
         ],

@@ -110,7 +110,8 @@ class TestQuestions:
         assert max(Counter(question.gold for question in questions).values()) <= PER_FILE
         assert {"docstring", "comment", "name", "docs"} <= {question.source for question in questions}
         assert leak_share(questions) < 0.1
-        assert dropped["fits many files"] + dropped["asked before"] > 0
+        assert {"fits many files", "asked before"} & {entry.reason for entry in dropped}
+        assert all(entry.name.removeprefix("shop:") in shop and entry.stage == "tasks" for entry in dropped)
 
     def test_the_same_seed_gives_the_same_ones(self, shop: Repository) -> None:
         first = write_questions_about("shop", shop, "MIT", 1, 30)[0]
@@ -126,7 +127,7 @@ class TestDraftFilter:
     def judged(self, shop: Repository, question: str, path: str = "shop/recipes.py") -> tuple[Draft | None, str]:
         drafts = DraftFilter(shop, random.Random(0))
         task = drafts.accepted(Draft(question, path, "docstring"))
-        return task, "".join(drafts.dropped)
+        return task, "".join(reason for _, reason in drafts.dropped)
 
     @pytest.mark.parametrize(
         ("question", "reason"),
@@ -147,7 +148,8 @@ class TestDraftFilter:
         drafts = DraftFilter(shop, random.Random(0))
         assert drafts.accepted(Draft("where is recipe tax computed?", "shop/recipes.py", "name"))
         assert drafts.accepted(Draft("How is the recipe's tax computed?", "shop/recipes.py", "name")) is None
-        assert drafts.dropped == {"asked before": 1}
+        second = Draft("How is the recipe's tax computed?", "shop/recipes.py", "name")
+        assert drafts.dropped == [(second, "asked before")]
 
     def test_the_name_of_the_file_goes(self, shop: Repository) -> None:
         drafts = DraftFilter(shop, random.Random(0))
@@ -157,7 +159,7 @@ class TestDraftFilter:
             drafts.accepted(Draft(f"recipes for {word} recipe cupboard number", "shop/recipes.py", "name"))
             for word in ("tax archive", "year date", "sorted", "missing", "returned find")
         ]
-        assert drafts.dropped["names the file"] >= 2 and len(kept) == 5
+        assert [reason for _, reason in drafts.dropped].count("names the file") >= 2 and len(kept) == 5
 
 
 class TestSplits:

@@ -27,6 +27,8 @@ REFERENCES = ("random", "expert", "oracle", "baseline")
 """Arms that learn nothing, for comparison. They are never marked as the best."""
 ARMS = (*REFERENCES, "sft", "sft-no-reflection", "rl-only", "no-reflection", "no-negatives", "reflect-rl")
 """The usual arms, in the order in which the page shows them. Other arms follow in order of appearance."""
+ANCESTORS = "ancestors.json"
+"""File of a run folder with the learning curves of the runs from which its policy was loaded, the oldest first."""
 SHARED = "shared"
 """Name for curves that belong to no single arm, such as the curves of a reflector that several arms use."""
 
@@ -91,6 +93,35 @@ class Metric:
 
 
 @dataclass(frozen=True)
+class Ancestor:
+    """A run whose trained policy another run loaded, and the learning curve of that policy.
+
+    Attributes:
+        run: name of its folder.
+        arm: the arm whose policy was loaded.
+        seed: the seed of that policy.
+        metrics: lines of its online RL.
+        times: lines of timings.jsonl that belong to them.
+    """
+
+    run: str
+    arm: str
+    seed: int
+    metrics: tuple[Metric, ...]
+    times: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def updates(self) -> int:
+        """Number of updates."""
+        return max(metric.step for metric in self.metrics)
+
+    @property
+    def episodes(self) -> float:
+        """Number of episodes played in all updates."""
+        return max(metric.values.get("episodes", 0.0) for metric in self.metrics)
+
+
+@dataclass(frozen=True)
 class Run:
     """Everything about a run except its episodes.
 
@@ -104,6 +135,8 @@ class Run:
     metrics: tuple[Metric, ...]
     times: tuple[Mapping[str, Any], ...] = ()
     """Lines of timings.jsonl."""
+    ancestors: tuple[Ancestor, ...] = ()
+    """Runs from which the policy was loaded, the oldest first."""
 
 
 def read_run(folder: Path) -> Run:
@@ -119,7 +152,8 @@ def read_run(folder: Path) -> Run:
     times = read_lines(folder / "timings.jsonl", _timing, "timing")
     if results is not None:
         results = with_times(results, times)
-    return Run(folder.resolve().name, recipe, text, results, metrics, tuple(times))
+    ancestors = read_ancestors(folder / ANCESTORS, recipe)
+    return Run(folder.resolve().name, recipe, text, results, metrics, tuple(times), ancestors)
 
 
 def read_recipe(path: Path) -> tuple[dict[str, Any], str]:
@@ -309,6 +343,36 @@ def _metric(row: dict[str, Any]) -> Metric:
     kind = str(row["part"] if "part" in row else row["kind"])  # "part" is what older versions called it
     seed, step, stage = int(_finite(row.get("seed") or 0)), int(_finite(row["step"])), str(row.get("stage") or "")
     return Metric(arm, kind, seed, step, stage, values, shared=not row.get("arm"))
+
+
+def read_ancestors(path: Path, recipe: Mapping[str, Any]) -> tuple[Ancestor, ...]:
+    """Read the ancestors of a run's policy, the oldest first; () if there is no file, or it is about another policy.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    if not path.exists():
+        return ()
+    try:
+        data = parse_json(read_regular(path).decode("utf-8"))
+        ancestors = tuple(_ancestor(entry) for entry in data["ancestors"])
+        policy = data["policy"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise UserError(f"{path}: not a list of ancestors: {one_line(error)}") from error
+    model = recipe.get("model")
+    return ancestors if isinstance(model, Mapping) and model.get("policy") == policy else ()
+
+
+def _ancestor(entry: Any) -> Ancestor:
+    run, arm, seed = str(entry["run"]), str(entry["arm"]), int(entry["seed"])
+    metrics = tuple(_metric({**row, "arm": arm, "seed": seed}) for row in entry["metrics"])
+    if not metrics:
+        raise ValueError("an ancestor has no metrics")
+    times = []
+    for line in entry["times"]:
+        spent = {"step": int(_finite(line["step"])), "seconds": _finite(line["seconds"])}
+        times.append({"kind": "rl", "arm": arm, "seed": seed, **spent})
+    return Ancestor(run, arm, seed, metrics, tuple(times))
 
 
 def in_page_order(arms: list[str]) -> list[str]:

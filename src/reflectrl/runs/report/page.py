@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from reflectrl.core.config.folders import replacing, writing
 from reflectrl.core.plugins import names
+from reflectrl.runs.report.ancestors import caption, with_ancestors
 from reflectrl.runs.report.calibrated import reliability_plots
 from reflectrl.runs.report.data import Run, read_run
 from reflectrl.runs.report.learned import learned_plots
@@ -61,6 +62,7 @@ def render(run: Run, sample: Sample, live: str = "", further: Sequence[Section] 
         live: the address of a page on which the trained players play; "" if there is none.
         further: sections that follow the results.
     """
+    curves = with_ancestors(run)
     rows, summary = (run.results.rows, run.results.summary) if run.results else ((), ())
     look = looks([score.arm for score in summary] + [metric.arm for metric in run.metrics])
     result_tables = main_table_first(tables(summary))
@@ -74,8 +76,9 @@ def render(run: Run, sample: Sample, live: str = "", further: Sequence[Section] 
         rows=rows,
         further=further,
         look=look,
-        learned=learned_plots(run.metrics, run.times, look),
-        sections=curve_sections(run.metrics, look),
+        learned=learned_plots(curves.metrics, curves.times, look),
+        sections=curve_sections(curves.metrics, look),
+        lineage=caption(run),
         bars=stage_plots(summary, rows, look),
         reliability=reliability_plots(rows, look),
         sample=sample,

@@ -36,6 +36,19 @@ class LoadPlayers(RunOption):
         model = replace(model, reflector=str(reflector.resolve())) if reflector else model
         return replace(recipe, model=model, sft=replace(recipe.sft, policy_from="base"))
 
+    def prepare(self, recipe: Recipe, folder: Path) -> None:
+        """Copy the learning curve of the loaded policy, with which the report of the run begins."""
+        if self.load is None or (self.load / CARD).is_file():  # an exported agent has no metrics
+            return
+        from reflectrl.runs.report.ancestors import copy_ancestors  # brings matplotlib
+        from reflectrl.runs.report.data import read_run
+
+        begun = folder / "recipe.toml"
+        if begun.is_file() and read_recipe(begun).model.policy != recipe.model.policy:
+            return  # the folder holds another run, which is about to be refused
+        arm, seed, _, _ = trained_arm(self.load, self.load_arm)
+        copy_ancestors(read_run(self.load), arm, seed, recipe.model.policy, folder)
+
 
 def players_in(folder: Path, arm: str = "") -> tuple[Path, Path | None]:
     """Return the folders of the policy and the reflector of a run or an exported agent; None if there is no reflector.
@@ -49,6 +62,19 @@ def players_in(folder: Path, arm: str = "") -> tuple[Path, Path | None]:
     if (folder / CARD).is_file():
         second = folder / REFLECTOR
         return folder / POLICY, second if second.is_dir() else None
+    _, _, policy, reflector = trained_arm(folder, arm)
+    return policy, reflector
+
+
+def trained_arm(folder: Path, arm: str = "") -> tuple[str, int, Path, Path | None]:
+    """Return the name and seed of a trained arm in a run folder, and the folders of its policy and reflector.
+
+    Args:
+        arm: the wanted arm; "" for the last trained one.
+
+    Raises:
+        UserError: there is no such run or arm, or it is not trained.
+    """
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"--load: {folder} is neither a run folder nor an exported agent")
     from reflectrl.runs.players import is_base, planned_models  # brings torch
@@ -58,5 +84,5 @@ def players_in(folder: Path, arm: str = "") -> tuple[Path, Path | None]:
         sources = planned_models(recipe, folder, recipe.seeds[0], name)[:2] if row.player == "policy" else ()
         trained = [None if source is None or is_base(source) else Path(source) for source in sources]
         if trained and trained[0] is not None:
-            return trained[0], trained[1]
+            return name, recipe.seeds[0], trained[0], trained[1]
     raise UserError(f"--load: nothing is trained in {folder}" + (f" for the arm {arm!r}" if arm else ""))

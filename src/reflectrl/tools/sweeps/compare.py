@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from reflectrl.core.terminal import console
+from reflectrl.runs.report.ancestors import is_curve_of, shifted, start_among
 from reflectrl.runs.report.data import REFERENCES, Metric, Run, Score, read_run
 from reflectrl.runs.report.page import asset, template, write_page
 from reflectrl.runs.report.plots import CurveSection, curve_sections
@@ -31,7 +32,8 @@ class Comparison:
     """The data of several runs, combined for a comparison.
 
     `settings` has a row per recipe key that differs: its values by run. In `tables` and `sections`, an arm is called
-    "RUN · ARM". Arms that learn nothing appear once. `published` holds a line for each pair with a published row.
+    "RUN · ARM". Arms that learn nothing appear once. `published` holds a line for each pair with a published row, and
+    `lineage` a line for each run that continues another one's policy.
     """
 
     runs: tuple[str, ...]
@@ -42,6 +44,7 @@ class Comparison:
     warnings: tuple[str, ...]
     differences: Sequence[Difference] = ()
     published: Sequence[str] = ()
+    lineage: Sequence[str] = ()
 
 
 def compare(folders: Sequence[Path], called: Sequence[str], out: Path, rows: Sequence[PublishedRow] = ()) -> None:
@@ -80,7 +83,8 @@ def comparison(runs: Sequence[Run], called: Sequence[str]) -> Comparison:
                 seen_keys.add(row_key)
             else:
                 scores.append(dataclasses.replace(score, arm=f"{name} · {score.arm}"))
-        metrics += [dataclasses.replace(metric, arm=f"{name} · {metric.arm}") for metric in run.metrics]
+        curves = shifted(run.metrics, start_among(run, runs))
+        metrics += [dataclasses.replace(metric, arm=f"{name} · {metric.arm}") for metric in curves]
     arms = dict.fromkeys([*(score.arm for score in scores), *(metric.arm for metric in metrics)])
     look = {arm: Look(i % SERIES) for i, arm in enumerate(arms)}
     settings = differing([run.recipe for run in runs])
@@ -91,7 +95,19 @@ def comparison(runs: Sequence[Run], called: Sequence[str]) -> Comparison:
         sections=curve_sections(metrics, look),
         look=look,
         warnings=tuple(doubts(runs, called, settings)),
+        lineage=tuple(lineage(runs, called)),
     )
+
+
+def lineage(runs: Sequence[Run], called: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each run whose policy was loaded from another one of the runs: where its curve begins."""
+    for run, name in zip(runs, called, strict=True):
+        start = start_among(run, runs)
+        if start.updates:
+            begin = f"update {start.updates} (episode {start.episodes:.0f})"
+            parent = run.ancestors[-1]
+            where = next(other for each, other in zip(runs, called, strict=True) if is_curve_of(parent, each))
+            yield f"{name} continues the policy of {where} · {parent.arm}: its curve of online RL begins at {begin}."
 
 
 def doubts(runs: Sequence[Run], called: Sequence[str], settings: Mapping[str, Any]) -> list[str]:

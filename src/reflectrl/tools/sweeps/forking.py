@@ -51,6 +51,8 @@ def take_over(recipe: Recipe, source: Path, folder: Path) -> list[str]:
     Returns:
         Their keys.
     """
+    from reflectrl.runs.report.data import ANCESTORS  # brings matplotlib
+
     graph, settings = planned(recipe), recipe.plain()
     source_state, new_state = State.read(source), State.read(folder)
     for key, artifact in graph.items():
@@ -61,6 +63,8 @@ def take_over(recipe: Recipe, source: Path, folder: Path) -> list[str]:
         for path in sorted(set(_files(artifact, source))):
             _copy(path, folder / path.relative_to(source))
         new_state.made[key] = dict(record)
+    if (source / ANCESTORS).is_file():  # the report checks that they are about the policy of the new run
+        _copy(source / ANCESTORS, folder / ANCESTORS)
     if new_state.made:
         new_state.auto_precision = source_state.auto_precision  # a copied training keeps its precision
         new_state.write()

@@ -51,12 +51,25 @@ def rows_of(path: Path) -> list[tuple[Any, str]]:
     return [(row, f"{path}:{line_number}") for line_number, row in rows]
 
 
-def question_of(row: Any, location: str) -> Question:
-    """Convert a decoded line to a question; raise UserError, with the location, if it is not one."""
+def question_of(row: Any, location: str, answered: bool = True) -> Question:
+    """Convert a decoded line to a question.
+
+    Args:
+        row: decoded line.
+        location: its file and line, for messages.
+        answered: refuse a question without a gold file.
+
+    Raises:
+        UserError: it is not a question.
+    """
     try:
         gold = row["gold"]
         texts = [row["id"], row["repo"], row["question"], row["source"], row.get("licence", "")]
-        if isinstance(gold, str) or not gold or not all(isinstance(text, str) for text in [*texts, *gold]):
+        if (
+            isinstance(gold, str)
+            or (answered and not gold)
+            or not all(isinstance(text, str) for text in [*texts, *gold])
+        ):
             raise TypeError("its values are not texts, or it has no gold file")
         identity, repo, question, source, licence = texts
         return Question(identity, repo, question, tuple(gold), source, licence, bool(row.get("dominant", False)))

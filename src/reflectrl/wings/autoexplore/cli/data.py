@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,13 +43,20 @@ class AutoExploreData(Data):
     writer: Annotated[Literal["rules", "endpoint"], tyro.conf.arg(metavar="WRITER")] = "rules"
     """Writer of the questions: rules (no language model), or endpoint (a language model that is sent the files)."""
     endpoint: Annotated[str, tyro.conf.arg(metavar="URL")] = ""
-    """For --writer endpoint: OpenAI-compatible address, such as http://127.0.0.1:8000/v1."""
+    """For --writer endpoint: OpenAI-compatible address, such as http://127.0.0.1:8000/v1, or Azure's resource."""
     model: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
-    """For --writer endpoint: the server's name for the model."""
+    """For --writer endpoint: the server's name for the model. For Azure, the deployment's name."""
+    api: Annotated[Literal["openai", "azure"], tyro.conf.arg(metavar="API")] = "openai"
+    """For --writer endpoint: openai for OpenAI and all servers compatible with it, or azure."""
+    api_version: Annotated[str, tyro.conf.arg(metavar="VERSION")] = ""
+    """For --api azure: version of Azure's API, such as 2024-10-21."""
     key_env: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
     """For --writer endpoint: environment variable that holds the server's API key, if the server needs a key."""
     max_requests: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """For --writer endpoint: largest number of requests per library, with retries and earlier runs; 0 for no limit."""
+    prompt: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """For --writer endpoint: Jinja template of the prompt, with the variables path, text and count. It may use no
+    other, and has to use text."""
     per_repo: Annotated[int, tyro.conf.arg(metavar="N")] = 300
     """Largest number of questions about a repository."""
     commits: Annotated[int, tyro.conf.arg(metavar="N")] = 10
@@ -72,6 +78,10 @@ class AutoExploreData(Data):
         for is_wrong, why in self._mistakes():
             if is_wrong:
                 raise UserError(f"data: {why}")
+        if self.prompt is not None:
+            from reflectrl.wings.autoexplore.making.endpoint import read_prompt
+
+            read_prompt(self.prompt)  # fails before anything is made or sent
         from reflectrl.wings.autoexplore.library import open_library
 
         store = data_folder("autoexplore", self.store)
@@ -81,13 +91,15 @@ class AutoExploreData(Data):
             target = store.with_name(f"{store.name}.making") if self.replace else store
             require_writable(target, f"a library cannot be written to {target}")
             try:
-                self._make(target)
+                lists = self._make(target)
             finally:
                 for folder in (target / DOWNLOADS, target / "repos", target):  # `rmdir` removes empty folders only
                     with suppress(OSError):
                         folder.rmdir()
             if self.replace:
                 _put_in_place(target, store)
+            for path in lists:
+                print(f"listed with reasons: {store / path}")
         from reflectrl.wings.autoexplore.making.make import lines
 
         library = open_library(self.store)
@@ -120,64 +132,77 @@ class AutoExploreData(Data):
             len({self.writer == "endpoint", bool(self.endpoint), bool(self.model)}) > 1,
             "--writer endpoint, --endpoint URL and --model NAME go together; give all three, or none",
         )
+        yield self.prompt is not None and self.writer != "endpoint", "--prompt FILE needs --writer endpoint"
+        azure = self.api == "azure"
+        yield azure and self.writer != "endpoint", "--api azure needs --writer endpoint"
+        yield azure != bool(self.api_version), "--api azure and --api-version VERSION go together"
 
-    def _make(self, store: Path) -> None:
+    def _make(self, store: Path) -> list[Path]:
+        """Make the requested parts of a library in a folder. Return the lists of what was left out, within it."""
+        from reflectrl.wings.autoexplore.making.dropped import summary, write_dropped
+        from reflectrl.wings.autoexplore.making.make import make_questions, write_account
+
         if self.import_ is not None:
-            self._import(self.import_, store)
-            return
+            return self._import(self.import_, store)
+        lists = []
         if self.download:
-            get_table(self.index, store)
+            lists += write_dropped(store, "repos", get_table(self.index, store))
         elif self.from_:
             folders = [path for paths in self.from_ for path in paths]
-            reference(folders, store, self.seed, self.split_by == "task")
+            lists += write_dropped(store, "repos", reference(folders, store, self.seed, self.split_by == "task"))
         if self.stage == "repos":
-            return
-        from reflectrl.wings.autoexplore.making.make import make_questions
-
+            return lists
+        writer, account = self._writer(store)
         with bar("questions") as progress:
-            dropped = make_questions(
-                store, self._writer(store), self.seed, self.split_by == "task", self.commits, progress
-            )
-        _report("left out", dropped, "drafts")
+            dropped = make_questions(store, writer, self.seed, self.split_by == "task", self.commits, progress)
+        limits = {"seed": self.seed, "per_repo": self.per_repo, "commits": self.commits, "split_by": self.split_by}
+        write_account(store, {**account, **limits})
+        for line in summary(dropped):
+            print(line)
+        return lists + write_dropped(store, "questions", dropped)
 
-    def _writer(self, store: Path) -> Writer:
+    def _writer(self, store: Path) -> tuple[Writer, dict[str, str]]:
+        """Return the writer of the questions, and its description for the library."""
         if self.writer == "rules":
             from reflectrl.wings.autoexplore.making.tasks import write_questions_about
 
-            return partial(write_questions_about, seed=self.seed, per_repo=self.per_repo)
+            return partial(write_questions_about, seed=self.seed, per_repo=self.per_repo), {"writer": "rules"}
         from reflectrl.serving.endpoints.client import Endpoint
         from reflectrl.serving.endpoints.config import EndpointConfig
         from reflectrl.serving.endpoints.journal import Budget, Cost, Journal
-        from reflectrl.wings.autoexplore.making.endpoint import EndpointWriter
+        from reflectrl.wings.autoexplore.making.endpoint import EndpointWriter, built_in_prompt, read_prompt
         from reflectrl.wings.autoexplore.making.make import repositories
 
-        config = EndpointConfig(self.endpoint, self.model, self.key_env)
+        prompt = built_in_prompt() if self.prompt is None else read_prompt(self.prompt)
+        config = EndpointConfig(self.endpoint, self.model, self.key_env, self.api, self.api_version)
         chat = Endpoint(config, Journal(store / ANSWERS, Budget(requests=self.max_requests)))
-        writer = EndpointWriter(chat, self.per_repo, self.seed)
+        writer = EndpointWriter(chat, self.per_repo, self.seed, prompt)
         cost = sum(
             (writer.estimate(*named_repository) for named_repository in repositories(store)), start=Cost(requests=0)
         )
         estimate = f"{cost.requests} requests and about {cost.tokens_in + cost.tokens_out} tokens at most"
         print(f"the files of the repositories are sent to {self.endpoint}: {estimate}", flush=True)
-        return writer
+        return writer, {"writer": "endpoint", "model": self.model, "prompt_sha256": prompt.sha256}
 
-    def _import(self, path: Path, store: Path) -> None:
+    def _import(self, path: Path, store: Path) -> list[Path]:
+        from reflectrl.wings.autoexplore.making.dropped import summary, write_dropped
         from reflectrl.wings.autoexplore.making.imported import by_repo, read_imported, set_name
         from reflectrl.wings.autoexplore.making.make import import_set
 
         imported = read_imported(path)
         name = set_name(imported, path)
         repo_names = list(by_repo(imported))
-        repos = (
-            get_named(repo_names, self.index, store) if self.repos is None else beside(repo_names, self.repos, store)
-        )
+        if self.repos is None:
+            repos, dropped = get_named(repo_names, self.index, store)
+        else:
+            repos, dropped = beside(repo_names, self.repos, store)
         if self.stage == "repos":
-            return
+            return write_dropped(store, f"import-{name}", dropped)
         left_out = import_set(store, name, imported, repos)
-        print(
-            f"{name}: {len(imported) - left_out.total()} of {len(imported)} questions have a repository and a gold file"
-        )
-        _report("left out", left_out, "questions")
+        print(f"{name}: {len(imported) - len(left_out)} of {len(imported)} questions have a repository and a gold file")
+        for line in summary(left_out):
+            print(line)
+        return write_dropped(store, f"import-{name}", [*dropped, *left_out])
 
 
 def _put_in_place(made: Path, store: Path) -> None:
@@ -188,8 +213,3 @@ def _put_in_place(made: Path, store: Path) -> None:
         store.rename(old)
     made.rename(store)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _report(what: str, reasons: Counter[str], unit: str) -> None:
-    for reason, count in reasons.most_common():
-        print(f"{what}: {count} {unit}, {reason}")

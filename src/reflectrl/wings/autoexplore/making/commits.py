@@ -17,9 +17,10 @@ from typing import NamedTuple
 from reflectrl.core.git import Commits, is_clone
 from reflectrl.core.types import UserError, named_seed
 from reflectrl.wings.autoexplore.library import RepoEntry
+from reflectrl.wings.autoexplore.making.dropped import Dropped
 from reflectrl.wings.autoexplore.making.english import participle, phrases, plain, said, shortened, third
 from reflectrl.wings.autoexplore.making.rewording import reworded, tidy
-from reflectrl.wings.autoexplore.making.tasks import Draft, DraftFilter
+from reflectrl.wings.autoexplore.making.tasks import Draft, DraftFilter, dropped_drafts
 from reflectrl.wings.autoexplore.questions import Question
 from reflectrl.wings.autoexplore.repository import Repository
 
@@ -60,10 +61,11 @@ class Commit(NamedTuple):
 
 @dataclass
 class Asked:
-    """Questions from a clone's history, and the trees that they ask about."""
+    """Questions from a clone's history, the trees that they ask about, and the commits that gave no question."""
 
     trees: list[RepoEntry] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
 
 
 def commit_questions(entry: RepoEntry, root: Path, trees: Path, most: int, seed: int) -> Asked:
@@ -90,11 +92,13 @@ def commit_questions(entry: RepoEntry, root: Path, trees: Path, most: int, seed:
 
 
 def _ask(entry: RepoEntry, commits: Commits, trees: Path, commit: Commit, rng: random.Random, asked: Asked) -> None:
-    """Add the question about a commit and its parent's tree to `asked`, unless the filter refuses the question."""
+    """Add the question about a commit and its parent's tree to `asked`, or the reason why there is none."""
     question = question_of_message(commit.message, rng)
-    if question is None:
-        return
     name = f"{entry.name}@{commit.sha[:10]}"
+    source = f"{name}:{commit.path}"
+    if question is None:
+        asked.dropped.append(Dropped(source, "questions", "the commit's message cannot be turned into a question"))
+        return
     folder = trees / name
     shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -102,15 +106,18 @@ def _ask(entry: RepoEntry, commits: Commits, trees: Path, commit: Commit, rng: r
         repository = Repository.open(folder)
     except UserError:
         shutil.rmtree(folder, ignore_errors=True)
+        asked.dropped.append(Dropped(source, "questions", "the tree before the commit cannot be explored", question))
+        return
+    if commit.path not in repository:  # it was binary or hidden, for example
+        shutil.rmtree(folder, ignore_errors=True)
+        asked.dropped.append(Dropped(source, "tasks", "the file that answers it is left out of the tree", question))
         return
     # The tree of the parent was written first, because the filter compares the question with its files.
-    task = (
-        DraftFilter(repository, rng).accepted(Draft(question, commit.path, "commit"))
-        if commit.path in repository
-        else None
-    )
+    draft_filter = DraftFilter(repository, rng)
+    task = draft_filter.accepted(Draft(question, commit.path, "commit"))
     if task is None:
         shutil.rmtree(folder, ignore_errors=True)
+        asked.dropped += dropped_drafts(name, draft_filter.dropped)
         return
     asked.trees.append(RepoEntry(name, f"{commit.sha[:12]}^", entry.origin, entry.licence, entry.split))
     asked.questions.append(Question(f"{name}-0", name, task.question, (commit.path,), "commit", entry.licence))

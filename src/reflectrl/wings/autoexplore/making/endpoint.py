@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
-from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.resources import files
 from itertools import islice
+from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, meta
 
-from reflectrl.core.types import named_seed
+from reflectrl.core.config.folders import read_regular
+from reflectrl.core.plugins import one_line, reason
+from reflectrl.core.prompts.rendering import render_file
+from reflectrl.core.types import UserError, named_seed
 from reflectrl.serving.endpoints.answers import without_thinking
 from reflectrl.serving.endpoints.client import Ask, Endpoint
 from reflectrl.serving.endpoints.journal import Cost
-from reflectrl.wings.autoexplore.making.tasks import PER_FILE, Draft, DraftFilter, as_questions
+from reflectrl.wings.autoexplore.making.dropped import Dropped
+from reflectrl.wings.autoexplore.making.tasks import PER_FILE, Draft, DraftFilter, as_questions, dropped_drafts
 from reflectrl.wings.autoexplore.questions import Question
 from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.texts import Text
@@ -23,16 +29,57 @@ from reflectrl.wings.autoexplore.texts import Text
 _NUMBER = re.compile(r"^\s*(?:[-*•]|\(?\d+[.):]|Q\d*[.:])?\s*")
 
 
-def questions_request(path: str, text: str, count: int) -> str:
-    """Render the prompt that asks a chat model for `count` questions that a file answers, one per line.
+@dataclass(frozen=True)
+class QuestionPrompt:
+    """Prompt that asks a chat model for questions that a file answers, one per line.
 
-    Args:
-        path: path of the file from the repository's root.
-        text: contents of the file, or their beginning.
-        count: number of questions to ask for.
+    Attributes:
+        source: Jinja template. Its variables are `path` (from the repository's root), `text` (of the file, or its
+            beginning) and `count` (number of questions).
+        name: its file, for messages.
     """
-    source = files("reflectrl.wings.autoexplore.making").joinpath("questions.j2").read_text(encoding="utf-8")
-    return Environment(undefined=StrictUndefined).from_string(source).render(path=path, text=text, count=count)
+
+    source: str
+    name: str = "questions.j2"
+
+    @property
+    def sha256(self) -> str:
+        """Return the hash of the template."""
+        return hashlib.sha256(self.source.encode("utf-8")).hexdigest()
+
+    def render(self, path: str, text: str, count: int) -> str:
+        """Render the prompt about a file.
+
+        Raises:
+            UserError: the template has an error, or another variable.
+        """
+        try:
+            return render_file(self.source, path=path, text=text, count=count)
+        except Exception as error:  # a template is a program, so any kind is possible
+            raise UserError(f"{self.name}: the template cannot be rendered: {one_line(error)}") from error
+
+
+def built_in_prompt() -> QuestionPrompt:
+    """Return the prompt that is used where no other is named."""
+    source = files("reflectrl.wings.autoexplore.making").joinpath("questions.j2")
+    return QuestionPrompt(source.read_text(encoding="utf-8"))
+
+
+def read_prompt(path: Path) -> QuestionPrompt:
+    """Read a prompt from a user's file.
+
+    Raises:
+        UserError: the file cannot be read or is no template, the variable `text` is missing, or another is unknown.
+    """
+    try:
+        source = read_regular(path).decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {reason(error)}") from error
+    prompt = QuestionPrompt(source, str(path))
+    prompt.render("a.py", "x = 1\n", 1)  # so that a mistake is found before anything is sent
+    if "text" not in meta.find_undeclared_variables(Environment().parse(source)):
+        raise UserError(f"{path}: the template lacks {{{{ text }}}}, so the model would not see the file")
+    return prompt
 
 
 def questions_in(answer: str) -> list[str]:
@@ -41,16 +88,12 @@ def questions_in(answer: str) -> list[str]:
     return [line for line in lines if line.endswith("?")]
 
 
-def _ask(path: str, text: str) -> Ask:
-    request = questions_request(path, text, ASKED_AT_ONCE)
-    return Ask([{"role": "user", "content": request}], ANSWER_TOKENS, TEMPERATURE)
-
-
 SHOWN_BYTES = 8 * 1024
 """Largest part of a file that is sent to the model, from its beginning."""
 ASKED_AT_ONCE = 4
 ANSWER_TOKENS = 600
 TEMPERATURE = 0.7
+BEYOND = "beyond the largest number per file or repository"
 LONGER_THAN = 200
 """Largest size in bytes of a file that is skipped."""
 
@@ -62,16 +105,17 @@ class EndpointWriter:
         chat: endpoint of the model, which is sent the path and the beginning of each chosen file.
         per_repo: largest number of questions about a repository.
         seed: seed of the choice of files.
+        prompt: prompt that asks for the questions.
     """
 
-    def __init__(self, chat: Endpoint, per_repo: int, seed: int) -> None:
-        self.chat, self.per_repo, self.seed = chat, per_repo, seed
+    def __init__(self, chat: Endpoint, per_repo: int, seed: int, prompt: QuestionPrompt) -> None:
+        self.chat, self.per_repo, self.seed, self.prompt = chat, per_repo, seed, prompt
 
-    def __call__(self, name: str, repository: Repository, licence: str) -> tuple[list[Question], Counter[str]]:
+    def __call__(self, name: str, repository: Repository, licence: str) -> tuple[list[Question], list[Dropped]]:
         """Write questions about a repository.
 
         Returns:
-            The questions, and reason → number of refused drafts.
+            The questions; and the answers without a question, the refused drafts, and those beyond a limit.
 
         Raises:
             UserError: the model does not answer.
@@ -79,19 +123,30 @@ class EndpointWriter:
         rng = random.Random(named_seed("autoexplore-endpoint", self.seed, name))
         draft_filter = DraftFilter(repository, rng)
         tasks: list[Draft] = []
+        unused: list[Dropped] = []
         excerpts = self._shown(repository, rng)
         while len(tasks) < self.per_repo and (batch := list(islice(excerpts, self.chat.config.concurrency))):
             for (path, _), answer in zip(
-                batch, self.chat.complete_all([_ask(*excerpt) for excerpt in batch]), strict=True
+                batch, self.chat.complete_all([self._ask(*excerpt) for excerpt in batch]), strict=True
             ):
-                accepted = [draft_filter.accepted(Draft(question, path, "llm")) for question in questions_in(answer)]
-                tasks += [task for task in accepted if task is not None][: min(PER_FILE, self.per_repo - len(tasks))]
-        return as_questions(name, tasks, licence), draft_filter.dropped
+                asked = questions_in(answer)
+                if not asked:
+                    unused.append(Dropped(f"{name}:{path}", "questions", "the model's answer holds no question"))
+                drafts = [draft_filter.accepted(Draft(question, path, "llm")) for question in asked]
+                accepted = [draft for draft in drafts if draft is not None]
+                most = min(PER_FILE, self.per_repo - len(tasks))
+                tasks += accepted[:most]
+                unused += dropped_drafts(name, [(draft, BEYOND) for draft in accepted[most:]])
+        return as_questions(name, tasks, licence), unused + dropped_drafts(name, draft_filter.dropped)
 
     def estimate(self, name: str, repository: Repository) -> Cost:
         """Estimate the largest cost of the questions about a repository: a request for every file."""
         rng = random.Random(named_seed("autoexplore-endpoint", self.seed, name))
-        return self.chat.estimate([_ask(path, text) for path, text in self._shown(repository, rng)])
+        return self.chat.estimate([self._ask(path, text) for path, text in self._shown(repository, rng)])
+
+    def _ask(self, path: str, text: str) -> Ask:
+        request = self.prompt.render(path, text, ASKED_AT_ONCE)
+        return Ask([{"role": "user", "content": request}], ANSWER_TOKENS, TEMPERATURE)
 
     def _shown(self, repository: Repository, rng: random.Random) -> Iterator[tuple[str, str]]:
         """Yield path and beginning of the files in random order."""

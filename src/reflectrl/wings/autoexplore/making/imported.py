@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from reflectrl.core.envs.base import SPLITS
 from reflectrl.core.types import UserError
+from reflectrl.wings.autoexplore.making.dropped import Dropped
 from reflectrl.wings.autoexplore.questions import Question, question_of, rows_of
 from reflectrl.wings.autoexplore.repository import Repository
 
@@ -21,14 +21,19 @@ from reflectrl.wings.autoexplore.repository import Repository
 def read_imported(path: Path) -> list[Question]:
     """Read the questions of a file unchanged: `repo` is owner/name, and gold paths may lack leading folders.
 
-    If `id` is missing, the file's name and the row's position (from 0) are used; for `source`, the file's name.
+    If `id` is missing, the file's name and the row's position (from 0) are used; for `source`, the file's name. A
+    question may name no gold path; `matched` leaves it out.
 
     Raises:
         UserError: the file cannot be read, or a line is not a question. The message names the line.
     """
     defaults = {"source": path.stem.replace("_", "-")}
     return [
-        question_of({**defaults, "id": f"{path.stem}-{index}", **row} if isinstance(row, dict) else row, location)
+        question_of(
+            {**defaults, "id": f"{path.stem}-{index}", **row} if isinstance(row, dict) else row,
+            location,
+            answered=False,
+        )
         for index, (row, location) in enumerate(rows_of(path))
     ]
 
@@ -84,7 +89,7 @@ def gold_files(gold: Iterable[str], files: Sequence[str]) -> set[str]:
 
 def matched(
     questions: Iterable[Question], repositories: Mapping[str, tuple[str, str, Repository]]
-) -> tuple[list[Question], Counter[str]]:
+) -> tuple[list[Question], list[Dropped]]:
     """Translate questions to the names of the library, and drop questions without a repository or gold file.
 
     Args:
@@ -92,20 +97,23 @@ def matched(
         repositories: owner/name → name in the library, licence, and files.
 
     Returns:
-        The questions with the library's gold paths, and reason → number of dropped questions.
+        The questions with the library's gold paths, and the questions that were left out.
     """
     translated: list[Question] = []
-    left_out: Counter[str] = Counter()
+    left_out: list[Dropped] = []
     for question in questions:
-        if question.repo not in repositories:
-            left_out["no repository"] += 1
+        name, licence, repository = repositories.get(question.repo, ("", "", None))
+        gold = gold_files(question.gold, repository.files) if repository else set()
+        if not question.gold:
+            reason = "no gold file is named"
+        elif repository is None:
+            reason = "no repository"
+        elif not gold:
+            reason = "gold file not there"
+        else:
+            translated.append(replace(question, repo=name, gold=tuple(sorted(gold)), licence=licence))
             continue
-        name, licence, repository = repositories[question.repo]
-        gold = tuple(sorted(gold_files(question.gold, repository.files)))
-        if not gold:
-            left_out["gold file not there"] += 1
-            continue
-        translated.append(replace(question, repo=name, gold=gold, licence=licence))
+        left_out.append(Dropped(question.id, "import", reason, question.question))
     return translated, left_out
 
 

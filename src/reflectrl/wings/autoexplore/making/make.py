@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from reflectrl.core.config.folders import replacing, writing
 from reflectrl.core.envs.base import SPLITS, divide
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.library import QUESTIONS, Library, RepoEntry
 from reflectrl.wings.autoexplore.making.commits import commit_questions
+from reflectrl.wings.autoexplore.making.dropped import Dropped
 from reflectrl.wings.autoexplore.making.imported import by_repo, matched
 from reflectrl.wings.autoexplore.making.repositories import entries, write_entries
 from reflectrl.wings.autoexplore.making.rewording import leaks
 from reflectrl.wings.autoexplore.questions import Question, write_questions
 from reflectrl.wings.autoexplore.repository import Repository
 
-Writer = Callable[[str, Repository, str], tuple[list[Question], Counter[str]]]
-"""Function (name, repository, licence) → questions, and reason → number of refused drafts."""
+ACCOUNT = "written.json"
+"""File in the library that says how the questions of the splits were written."""
+Writer = Callable[[str, Repository, str], tuple[list[Question], list[Dropped]]]
+"""Function (name, repository, licence) → questions, and what gave no question."""
 ProgressCallback = Callable[[int, int, str], None]
 """Progress callback, called with (done, total, what)."""
 
@@ -34,8 +39,10 @@ def make_questions(
     by_task: bool,
     commits: int,
     progress: ProgressCallback = lambda done, total, what: None,
-) -> Counter[str]:
+) -> list[Dropped]:
     """Write questions about every repository of the splits. Existing questions are replaced.
+
+    A repository that cannot be read any more is left out; it stays in the list of repositories.
 
     Args:
         store: folder of the library.
@@ -46,26 +53,28 @@ def make_questions(
         progress: progress callback.
 
     Returns:
-        Reason → number of refused drafts.
+        What was left out: repositories, answers and commits without a question, and refused drafts.
 
     Raises:
-        UserError: there is no repository to ask about, a split is empty, or a file cannot be written.
+        UserError: there is no repository to ask about, none can be read, a split is empty, or a file cannot be written.
     """
     library = Library(store)
-    own = _own(library)
-    if not own:
+    if not _own(library):
         raise UserError(f"{store} has no repository to ask about: get some with --download or --from DIR ...")
-    dropped: Counter[str] = Counter()
+    own, dropped = _readable(library)
+    if not own:
+        raise UserError(dropped[0].reason)
     by_split: dict[str, list[Question]] = {split: [] for split in SPLITS}
     trees: list[RepoEntry] = []
-    for done, entry in enumerate(own, 1):
-        questions, refused = writer(entry.name, library.repository(entry.name), entry.licence)
+    for done, (entry, repository) in enumerate(own, 1):
+        questions, refused = writer(entry.name, repository, entry.licence)
         dropped += refused
         by_split[entry.split] += questions
         if commits:
             from_commits = commit_questions(entry, library.root(entry.name), store / "repos", commits, seed)
             trees += from_commits.trees
             by_split[entry.split] += from_commits.questions
+            dropped += from_commits.dropped
         progress(done, len(own), f"repositories asked about: {sum(map(len, by_split.values()))} questions")
     others = [entry for entry in library.repos.values() if not (entry.split in SPLITS and _is_tree(entry))]
     write_entries(store, [*others, *trees])
@@ -80,11 +89,33 @@ def make_questions(
     return dropped
 
 
+def write_account(store: Path, account: Mapping[str, str | int]) -> None:
+    """Write how the questions of the splits were written: writer, seed, limits, and a model's prompt by its hash.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    path = store / ACCOUNT
+    with writing(path), replacing(path) as file:
+        file.write(json.dumps(account, indent=1) + "\n")
+
+
 def repositories(store: Path) -> Iterator[tuple[str, Repository]]:
     """Yield name and repository of each repository that questions are written about."""
-    library = Library(store)
+    readable, _ = _readable(Library(store))
+    for entry, repository in readable:
+        yield entry.name, repository
+
+
+def _readable(library: Library) -> tuple[list[tuple[RepoEntry, Repository]], list[Dropped]]:
+    """Open the repositories of the splits. Return those that can be read, and the others."""
+    readable, dropped = [], []
     for entry in _own(library):
-        yield entry.name, library.repository(entry.name)
+        try:
+            readable.append((entry, library.repository(entry.name)))
+        except UserError as error:  # a folder of the user that has moved, for example
+            dropped.append(Dropped(entry.name, "repos", str(error)))
+    return readable, dropped
 
 
 def _own(library: Library) -> list[RepoEntry]:
@@ -96,7 +127,7 @@ def _is_tree(entry: RepoEntry) -> bool:
     return "@" in entry.name
 
 
-def import_set(store: Path, name: str, asked: Sequence[Question], repos: Mapping[str, RepoEntry]) -> Counter[str]:
+def import_set(store: Path, name: str, asked: Sequence[Question], repos: Mapping[str, RepoEntry]) -> list[Dropped]:
     """Add a set of imported questions, and their repositories, to a library.
 
     Args:
@@ -106,7 +137,7 @@ def import_set(store: Path, name: str, asked: Sequence[Question], repos: Mapping
         repos: owner/name → entry of the repository. Repositories that no question needs are not added.
 
     Returns:
-        Reason → number of questions that were left out.
+        The questions that were left out.
 
     Raises:
         UserError: no question has a repository and a gold file.
@@ -121,7 +152,8 @@ def import_set(store: Path, name: str, asked: Sequence[Question], repos: Mapping
     }
     questions, left_out = matched(asked, opened)
     if not questions:
-        why = ", ".join(f"{reason}: {count}" for reason, count in left_out.most_common()) or "there are none"
+        reasons = Counter(entry.reason for entry in left_out)
+        why = ", ".join(f"{reason}: {count}" for reason, count in reasons.most_common()) or "there are none"
         raise UserError(f"not one of the {len(asked)} questions of {name} can be asked: {why}")
     (store / QUESTIONS).mkdir(exist_ok=True)
     write_questions(store / QUESTIONS / f"{name}.jsonl", questions)

@@ -60,6 +60,10 @@ def pin_of(repo: str) -> Pin:
     return pin_by_repo.get(repo) or Pin(repo.rpartition("/")[2], split="imported", repo=repo)
 
 
+class UnfitRepositoryError(UserError):
+    """A repository has too few or too many files to explore."""
+
+
 FILES = (5, 20_000)
 """Smallest and largest number of files to explore in a repository."""
 
@@ -84,16 +88,19 @@ def unpacked(archive: Path, pin: Pin, origin: str, store: Path) -> RepoEntry:
         store: folder of the library.
 
     Raises:
-        UserError: the archive is damaged, or has too few or too many files.
+        UnfitRepositoryError: the archive has too few or too many files.
+        UserError: the archive is damaged.
     """
     folder = store / "repos" / pin.package
     shutil.rmtree(folder, ignore_errors=True)
     licence = licence_of(folder, unpack(archive, folder))
     try:
-        require_fit(Repository.open(folder))
-    except UserError:
+        require_fit(Repository.open(folder), pin.package)
+    except UserError as error:
         shutil.rmtree(folder, ignore_errors=True)
-        raise
+        if isinstance(error, UnfitRepositoryError):
+            raise
+        raise UnfitRepositoryError(f"{pin.package} holds no file to explore") from error
     return RepoEntry(pin.package, pin.version, origin, licence, pin.split)
 
 
@@ -110,7 +117,7 @@ def referenced(path: Path, split: str, taken: Iterable[str], name: str = "") -> 
         UserError: the folder cannot be opened, or has too few or too many files.
     """
     repository = Repository.open(path)
-    require_fit(repository)
+    require_fit(repository, str(repository.root))
     return RepoEntry(
         _free_name(name or repository.root.name, taken),
         _version(repository.root),
@@ -129,11 +136,11 @@ def _free_name(name: str, taken: Iterable[str]) -> str:
     return next(candidate for candidate in candidates if candidate not in names)
 
 
-def require_fit(repository: Repository) -> None:
-    """Raise UserError if a repository has too few or too many files."""
+def require_fit(repository: Repository, called: str) -> None:
+    """Raise UnfitRepositoryError if a repository has too few or too many files."""
     least, most = FILES
     if not least <= len(repository) <= most:
-        raise UserError(f"{repository.root} has {len(repository)} files to explore; {least} to {most:,} are expected")
+        raise UnfitRepositoryError(f"{called} has {len(repository)} files to explore; {least} to {most:,} are expected")
 
 
 def _version(root: Path) -> str:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from reflectrl.core.types import named_seed
 from reflectrl.wings.autoexplore.making.asking import Asker
+from reflectrl.wings.autoexplore.making.dropped import Dropped
 from reflectrl.wings.autoexplore.making.rewording import leaks, without_name
 from reflectrl.wings.autoexplore.making.topics import Topic, topics
 from reflectrl.wings.autoexplore.questions import Question
@@ -45,12 +46,12 @@ class DraftFilter:
     Attributes:
         repository: repository that the drafts ask about.
         rng: source of randomness for the questions that keep a file's name.
-        dropped: reason → number of refused drafts.
+        dropped: refused drafts, each with the reason.
     """
 
     repository: Repository
     rng: random.Random
-    dropped: Counter[str] = field(default_factory=Counter)
+    dropped: list[tuple[Draft, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._words: dict[str, frozenset[str]] = {}
@@ -71,7 +72,7 @@ class DraftFilter:
             question = changed or (draft.question if self.rng.random() < NAMED else None)
         reason = "names the file" if question is None else self._fault(question, draft.path)
         if question is None or reason:
-            self.dropped[reason] += 1
+            self.dropped.append((draft, reason))
             return None
         question_words = frozenset(words(question))
         for word in question_words:
@@ -137,7 +138,7 @@ _WEIGHTS = {"docs": 0.45, "header": 0.15}
 
 def write_questions_about(
     name: str, repository: Repository, licence: str, seed: int = 0, per_repo: int = PER_REPO
-) -> tuple[list[Question], Counter[str]]:
+) -> tuple[list[Question], list[Dropped]]:
     """Write questions about a repository. The result is deterministic for the same files and seed.
 
     Args:
@@ -148,7 +149,7 @@ def write_questions_about(
         per_repo: largest number of questions.
 
     Returns:
-        The questions, sorted by path of the answer, and reason → number of refused drafts.
+        The questions, sorted by path of the answer, and the refused drafts.
     """
     rng = random.Random(named_seed("autoexplore-questions", seed, name))
     draft_filter = DraftFilter(repository, rng)
@@ -163,7 +164,7 @@ def write_questions_about(
 
     drafts = {path: drafts_of(found) for path, found in drawn.items() if found}
     tasks = taken_in_turn(drafts, weights, per_repo, PER_FILE, draft_filter)
-    return as_questions(name, tasks, licence), draft_filter.dropped
+    return as_questions(name, tasks, licence), dropped_drafts(name, draft_filter.dropped)
 
 
 def as_questions(name: str, drafts: list[Draft], licence: str) -> list[Question]:
@@ -173,6 +174,11 @@ def as_questions(name: str, drafts: list[Draft], licence: str) -> list[Question]
         Question(f"{name}-{index}", name, draft.question, (draft.path,), draft.source, licence)
         for index, draft in enumerate(ordered)
     ]
+
+
+def dropped_drafts(name: str, refused: Iterable[tuple[Draft, str]]) -> list[Dropped]:
+    """Turn the refused drafts about a repository into entries of a list."""
+    return [Dropped(f"{name}:{draft.path}", "tasks", reason, draft.question) for draft, reason in refused]
 
 
 def _drawn(repository: Repository, rng: random.Random) -> dict[str, list[Topic]]:
