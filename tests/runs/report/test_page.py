@@ -341,6 +341,7 @@ def test_a_torn_last_line_of_metrics_is_left_out_but_a_bad_line_before_it_is_nam
         '{"arm": "sft", "seconds": "long", "episodes": 3}',
         '{"arm": "sft", "seconds": 1, "episodes": 1%s}' % ("0" * 400),
         '{"arm": ["sft"], "seconds": 1, "episodes": 3}',
+        '{"arm": "sft", "kind": "rl", "seed": 0, "seconds": 1}',
     ],
 )
 def test_a_bad_line_of_timings_is_named(tmp_path: Path, line: str) -> None:

@@ -287,6 +287,8 @@ def _timing(row: dict[str, Any]) -> dict[str, Any]:
     for key in ("arm", "split", "stage", "sampling", "artifact", "seed"):
         if isinstance(row.get(key), dict | list):
             raise TypeError(f"{key} is {row[key]!r:.100}")
+    if row.get("kind") == "rl" and not {"step", "seconds"} <= row.keys():
+        raise ValueError("an update needs its step and seconds")
     return row
 
 
