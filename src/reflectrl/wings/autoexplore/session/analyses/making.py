@@ -99,37 +99,55 @@ def project(family: str, asked: str, subject: str, seed: int) -> Project:
     if family == "chart":
         return _chart(rng, asked, noun, column, tables, path)
     words = {"noun": noun}
-    query, order, label = Query("missing", path), "", ""
     if family == "missing":
-        label, answer = column, dict(tables[path].missing())[column]
+        query, order, label, answer = Query("missing", path), "", column, dict(tables[path].missing())[column]
     else:
-        calculation, _, order = asked.partition("-")
-        categories = tables[path].categories()
-        category = _drawn(rng, tuple(categories))
-        words |= {"category": category, "average": _drawn(rng, MEANS if calculation == "mean" else TOTALS)}
-        if family == "top":
-            words["extreme"] = _drawn(rng, HIGHEST if order == "down" else LOWEST)
-            query = Query(calculation, path, group=category, column=column)
-            while not _is_clear(tables[path], category, column, order):
-                tables[path] = _table(rng, tables[path].columns)
-            answer = _first(tables[path], category, column, calculation, order)
-        else:
-            value = words["value"] = _drawn(rng, categories[category])
-            query = Query(calculation, path, where=(category, value), column=column)
-            figure = tables[path].where(category, value).aggregate(calculation, column)
-            assert figure is not None, "four rows, and at most three values are missing"
-            label, answer = column, text_of(figure)
+        query, order, label, answer = _aggregate(rng, family, asked, column, tables, path, words)
     request = _drawn(rng, REQUESTS[family]).format(**words)
     texts = _texts(rng, tables, _spec(rng, tables)) | _model(rng)[0]
     return Project(dict(sorted(texts.items())), request, noun, column, path, "", {}, query, order, label, answer)
+
+
+def _aggregate(
+    rng: np.random.Generator,
+    family: str,
+    asked: str,
+    column: str,
+    tables: dict[str, Table],
+    path: str,
+    words: dict[str, str],
+) -> tuple[Query, str, str, str]:
+    """Ask for the first group ("top"), or for the figure of a selection ("filter").
+
+    Returns:
+        `Project.query`, `order`, `label` and `answer`. `words` gets the words of the request, and the table is drawn
+        again until its answer is clear.
+    """
+    calculation, _, order = asked.partition("-")
+    categories = tables[path].categories()
+    category = words["category"] = _drawn(rng, tuple(categories))
+    words["average"] = _drawn(rng, MEANS if calculation == "mean" else TOTALS)
+    if family == "top":
+        words["extreme"] = _drawn(rng, HIGHEST if order == "down" else LOWEST)
+        while not _is_clear(tables[path], category, column, order):
+            tables[path] = _table(rng, tables[path].columns)
+        answer = _first(tables[path], category, column, calculation, order)
+        return Query(calculation, path, group=category, column=column), order, "", answer
+    value = words["value"] = _drawn(rng, categories[category])
+    figure = tables[path].where(category, value).aggregate(calculation, column)
+    assert figure is not None, "four rows, and at most three values are missing"
+    return Query(calculation, path, where=(category, value), column=column), "", column, text_of(figure)
 
 
 def _chart(
     rng: np.random.Generator, channel: str, noun: str, column: str, tables: Mapping[str, Table], path: str
 ) -> Project:
     """Ask for a column in a channel of the map that shows another column."""
-    others = [name for name in tables[path].measures() if name != column]
-    fields = dict(zip(CHANNELS, (others[i] for i in rng.permutation(len(others))), strict=False))
+    measures = tables[path].measures()
+    fields = dict.fromkeys(CHANNELS, _drawn(rng, [name for name in measures if name != column]))
+    other = next(name for name in CHANNELS if name != channel)
+    # The other channel may show the column that is asked for, or the file would tell which column is missing.
+    fields[other] = _drawn(rng, [name for name in measures if name != fields[channel]])
     texts = _texts(rng, tables, _written_spec(path, fields)) | _model(rng)[0]
     changes = {CHART: _written_spec(path, {**fields, channel: column})}
     request = _drawn(rng, REQUESTS[channel]).format(noun=noun)
