@@ -41,7 +41,7 @@ def mistakes(env: TextEnv, episodes: Iterable[Episode]) -> Counter[Mistake | Non
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the counts of the logs of one environment together."""
+    """Count over several logs of an environment, and print the sums."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("logs", nargs="+", type=Path)
     chosen_logs: list[Path] = parser.parse_args(arguments).logs
