@@ -74,7 +74,7 @@ def train_offline(
     import numpy as np
 
     from reflectrl.learn.optim import make_optimizers
-    from reflectrl.learn.trainer import Trainer, accumulate, linear
+    from reflectrl.learn.trainer import SCHEDULES, Trainer, accumulate
     from reflectrl.methods.shared.offline.algorithms import (
         DRAWN,
         PREFERENCES,
@@ -116,7 +116,7 @@ def train_offline(
         log({"step": 0, **metrics, **shared})
     drawn = batches(sampling, weights_N, config.batch_size, seed, skip=trainer.step)
     while not trainer.has_ended(steps):
-        trainer.set_rate(linear(trainer.step, steps, config.warmup))
+        trainer.set_rate(SCHEDULES[config.schedule](trainer.step, steps, config.warmup))
         rows = next(drawn)
         terms: Metrics = {}
         own = trainer.team.part(rows)

@@ -12,11 +12,12 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from transformers import get_scheduler
 
 from reflectrl.core.players import RandomPlayer
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Sampling, UserError
-from reflectrl.learn.trainer import linear
+from reflectrl.learn.trainer import SCHEDULES, linear
 from reflectrl.methods.expert_iteration import own_successes, train_expert_iteration
 from reflectrl.methods.offline import play_tasks, train_offline
 from reflectrl.methods.shared.offline.algorithms import Item, items_of, losses_of, mean_loss
@@ -239,6 +240,26 @@ def test_the_rate_rises_and_then_falls_to_nothing() -> None:
     assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0]) and rates[-1] == 0
     assert all(a > b for a, b in pairwise(rates[4:]))
     assert linear(0, 1, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("name", ["constant", "linear"])
+@pytest.mark.parametrize("steps", [1, 7])
+def test_schedules_without_warm_up_are_those_of_transformers(name: str, steps: int) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    usual = get_scheduler(name, optimizer, 0, steps)
+    for step in range(steps):
+        assert SCHEDULES[name](step, steps, 0.0) == pytest.approx(usual.get_last_lr()[0])
+        optimizer.step()
+        usual.step()
+    assert SCHEDULES["constant"](0, steps, 0.5) == 1.0  # transformers' "constant" has no warm-up either
+
+
+@pytest.mark.parametrize(("schedule", "depends"), [("constant", False), ("linear", True), ("cosine", True)])
+def test_a_constant_rate_alone_does_not_depend_on_the_number_of_steps(text: Any, schedule: Any, depends: bool) -> None:
+    config = replace(CONFIG, algorithm="nll", schedule=schedule, warmup=0.5)
+    few, many = (learned(text(), replace(config, steps=steps)) for steps in (2, 6))
+    assert few[0]["eval_loss"] == many[0]["eval_loss"]
+    assert (few[1]["eval_loss"] != many[1]["eval_loss"]) == depends
 
 
 class TestSteps:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from reflectrl.core.config.learning import Schedule
 from reflectrl.core.config.rules import Count, Natural, NonNegative, Positive, Range, Share
 
 if TYPE_CHECKING:
@@ -65,8 +66,10 @@ class OfflineConfig:
     preference_lr_scale: Positive = 1.0
     """Factor on the learning rates for "dpo" and "pro". Preference losses lower the probability of rejected completions
     without a bound, so they diverge at rates that suit imitation."""
+    schedule: Schedule = "linear"
+    """Learning-rate schedule over the steps: "constant", "linear" to 0, or along a "cosine" to a tenth."""
     warmup: Share = 0.05
-    """Share of the steps in which the learning rate rises linearly. It then falls linearly to 0."""
+    """Share of the steps in which the learning rate rises linearly at first ("linear" and "cosine")."""
     weight_decay: NonNegative = 0.0
     """Decoupled weight decay."""
     max_grad_norm: Positive = 1.0
