@@ -33,6 +33,10 @@ class OfflineConfig:
     to the weight, "good_random" uniformly from completions of positive weight. In text tasks, all three leave out
     rejected answers; "all_priority" is "good_priority" with the rejected answers in the same pool, and only differs for
     weights by advantage. "nll", "archer" and preferences always draw uniformly."""
+    reference_update: NonNegative = 0.0
+    """Gain in the validation score over the reference's above which the weights of an evaluation become the new
+    reference: its log-probabilities, its value and the sampling weights are then computed anew. 0 keeps the first
+    reference. Only for algorithms that use the reference, and where models are compared by reward or success."""
     clip: Annotated[float, Range(least=0, most=1)] = 0.9
     """Clip range: importance ratios are clamped to [1 - clip, 1 + clip]. 0 does not clip them."""
     beta: NonNegative = 0.1
