@@ -153,7 +153,7 @@ def train_offline(
 
         if trainer.is_due(config.eval_every, steps):
             metrics, score = evaluated()
-            if moving is not None:
+            if moving is not None and renew is not None:
                 if moving.is_beaten(score[0], config.reference_update):
                     moving.become(trainer.team.first(renew), score[0], trainer.step)
                 metrics = {**metrics, "reference_step": int(moving.since)}

@@ -110,7 +110,7 @@ class Seq2SeqBackend:
         self.lm.counters.logits += output.logits.numel()
         return output.logits, states[-1], output
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def write(
         self,
         prompts: Sequence[Ids],

@@ -79,8 +79,8 @@ def make_batch(
         minibatches = []
         for share in shares:
             # Sorted, so that completions of one prompt stay neighbours, and a pass encodes the prompt once.
-            part = sorted(share.tolist())
-            minibatches.append(token_slices(lm, rows, config.minibatch, config.temperature, part))
+            members = sorted(share.tolist())
+            minibatches.append(token_slices(lm, rows, config.minibatch, config.temperature, members))
     return Batch(minibatches, labels_N, old_logp_N, advantages_N, targets_N, values_N, metrics=metrics)
 
 
