@@ -221,6 +221,8 @@ class TestRefusals:
             (["--rl.gamma=0.9", "--rl.group=4", "--rl.baseline=grpo"], ["[rl]", "gamma", "grpo"]),
             (["--rl.clip_high=0.3"], ["[rl]", "clip_high", "ppo"]),
             (["--rl.algorithm=ppo", "--rl.target_kl=0.01", "--rl.update_epochs=1"], ["target_kl", "update_epochs"]),
+            (["--rl.adaptive_kl=6", "--rl.kl_coef=0"], ["[rl]", "adaptive_kl", "kl_coef"]),
+            (["--rl.adaptive_kl=6", "--rl.adaptive_kl_horizon=5"], ["[rl]", "adaptive_kl_horizon", "episodes"]),
             (["--rl.self_imitation=true", "--rl.replay=0"], ["[rl]", "self_imitation", "replay"]),
         ],
     )

@@ -217,6 +217,19 @@ class TestTraining:
             optimizer.step()
             usual.step()
 
+    @pytest.mark.parametrize(("schedule", "depends"), [("constant", False), ("linear", True), ("cosine", True)])
+    def test_a_constant_rate_alone_does_not_depend_on_the_number_of_steps(
+        self, tiny: Tiny, rows: list[ReflectionRow], schedule: Any, depends: bool
+    ) -> None:
+        losses = []
+        for steps in (2, 6):
+            lm, log = tiny(), list[dict[str, float]]()
+            data = reflection_examples(lm, rows)
+            config = replace(QUICK, steps=steps, eval_every=2, schedule=schedule, lr=1e-2, warmup=0.5)
+            train_sft(lm, data, data, config, 0, log.append)
+            losses.append(log[0]["eval_loss"])
+        assert (losses[0] != losses[1]) == depends
+
     @pytest.mark.parametrize("missing", ["train", "validation"])
     def test_nothing_to_learn_from_is_said(self, tiny: Tiny, rows: list[ReflectionRow], missing: str) -> None:
         lm = tiny()

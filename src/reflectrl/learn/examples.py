@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from reflectrl.learn.decisions import Decision, decision_nll, decision_of, decis
 from reflectrl.learn.losses import completion_nll
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy
+from reflectrl.models.seq2seq import Seq2SeqBackend
 from reflectrl.models.sharing import Ids, Packing, chunks, no_sharing, pack, shared_length
 
 if TYPE_CHECKING:
@@ -191,6 +192,10 @@ def completion_logits(lm: LanguageModel, rows: Sequence[Example], share: Share =
     Returns:
         Logits (M, V) in float32, the hidden states (M, D) they come from, and token ids (M,). Gradients flow.
     """
+    if isinstance(lm.backend, Seq2SeqBackend):
+        answers = [row.ids[row.start :] for row in rows]
+        logits_MV, hidden_MD = lm.backend.continuations([row.ids[: row.start] for row in rows], answers)
+        return logits_MV, hidden_MD, torch.tensor(list(chain.from_iterable(answers)), device=lm.device)
     packing = share([row.ids[:-1] for row in rows])
     positions, targets = completion_positions(packing, rows)
     hidden_MD = lm.backend.read(packing, positions)

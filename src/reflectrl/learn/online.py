@@ -25,7 +25,7 @@ from reflectrl.core.config import RLConfig
 from reflectrl.learn import losses
 from reflectrl.learn.batch import Batch, Rollouts
 from reflectrl.learn.critic_batches import fit_critic
-from reflectrl.learn.trainer import Log, Metrics, Model, Trainer, accumulate, cosine, linear
+from reflectrl.learn.trainer import SCHEDULES, Log, Metrics, Model, Trainer, accumulate
 from reflectrl.learn.value import ValueHead, make_critic
 
 
@@ -110,13 +110,6 @@ def train_online(
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
 """Optimisers, for each `rl.optimizer`."""
-
-SCHEDULES: dict[str, Callable[[int, int, float], float]] = {
-    "constant": lambda step, steps, warmup: 1.0,
-    "linear": linear,
-    "cosine": cosine,
-}
-"""Functions that return the share of the peak learning rate at an update, for each `rl.schedule`."""
 
 
 def adapted(rate: float, moved: float, target: float) -> float:

@@ -28,7 +28,7 @@ from reflectrl.learn.examples import (
     summed_nll,
 )
 from reflectrl.learn.optim import make_optimizers
-from reflectrl.learn.trainer import Log, Trainer, cosine
+from reflectrl.learn.trainer import SCHEDULES, Log, Trainer
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import no_sharing, pack
 
@@ -67,7 +67,7 @@ def train_sft(
         eval_every = min(eval_every, max(1, config.eval_epochs * len(train) // config.batch_size))
     while not trainer.has_ended(config.steps) and trainer.stale < config.patience:
         torch.manual_seed(named_seed(seed, "dropout", trainer.step))  # at each step, so that resuming changes nothing
-        trainer.set_rate(cosine(trainer.step, config.steps, config.warmup))
+        trainer.set_rate(SCHEDULES[config.schedule](trainer.step, config.steps, config.warmup))
         rows = [train[i] for i in next(batches)]
         tokens, mean_nll = sum(len(row.ids) - row.start for row in rows), 0.0
         with lm.training():

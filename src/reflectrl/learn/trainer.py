@@ -14,7 +14,7 @@ rollouts lets `updates` evaluate, keep the best weights, save, resume and log:
 A loop that learns from a fixed set of examples is as short:
 
     while not trainer.has_ended(config.steps):
-        trainer.set_rate(cosine(trainer.step, config.steps, config.warmup))
+        trainer.set_rate(SCHEDULES[config.schedule](trainer.step, config.steps, config.warmup))
         loss = ...
         loss.backward()
         trainer.update({"loss": ...})
@@ -377,3 +377,12 @@ def linear(step: int, steps: int, warmup: float) -> float:
     if step < rising:
         return (step + 1) / (rising + 1)
     return (steps - step) / (steps - rising)
+
+
+SCHEDULES: dict[str, Callable[[int, int, float], float]] = {
+    "constant": lambda step, steps, warmup: 1.0,
+    "linear": linear,
+    "cosine": cosine,
+}
+"""Functions that return the share of the peak learning rate at a step, by the values of `schedule` in a recipe. As in
+transformers, "constant" has no warm-up."""

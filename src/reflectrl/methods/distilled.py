@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # these bring torch, which a dry run does without
 @dataclass(frozen=True)
 class DistillConfig:
     """Training of the arms "distilled" and "distilled-sft", which play without a reflector. Optimiser, learning rates
-    and warm-up come from [sft].
+    and their schedule come from [sft].
     """
 
     episodes: Count = 2
@@ -126,7 +126,7 @@ def train_distilled(
 
     Args:
         rows: states with their target probabilities.
-        sft: settings of optimiser, learning rates, warm-up and gradient clipping.
+        sft: settings of optimiser, learning rates, their schedule and gradient clipping.
         log: receives {"step", "kl", "grad_norm", "eval_success", "eval_return"} once per evaluation.
         evaluate: returns success and return on validation tasks, without reflections.
         state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
@@ -135,7 +135,7 @@ def train_distilled(
     import torch
 
     from reflectrl.learn.optim import make_optimizers
-    from reflectrl.learn.trainer import Trainer, cosine
+    from reflectrl.learn.trainer import SCHEDULES, Trainer
     from reflectrl.models.sharing import chunks
 
     lm = policy.lm
@@ -143,7 +143,7 @@ def train_distilled(
     if trainer.resumed is None:
         _evaluate(trainer, policy, evaluate, log)  # the initial weights may be the best
     while not trainer.has_ended(config.steps):
-        trainer.set_rate(cosine(trainer.step, config.steps, sft.warmup))
+        trainer.set_rate(SCHEDULES[sft.schedule](trainer.step, config.steps, sft.warmup))
         torch.manual_seed(named_seed(seed, "dropout", trainer.step))  # per step, so that a resumed training is the same
         rng, total = np.random.default_rng(named_seed(seed, "distill", trainer.step)), 0.0
         batch = [rows[i] for i in rng.choice(len(rows), min(config.batch_size, len(rows)), replace=False)]

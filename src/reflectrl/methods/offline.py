@@ -8,8 +8,8 @@ tasks use them too.
 Sources: Baheti et al. 2024; for "archer", Zhou et al. 2024 (`shared/offline/utterance_critic.py`), whose offline form
 weights completions by exp(beta · advantage) without importance ratios, as here. Departures from the released code of
 Baheti et al.: each of their algorithms works with every kind of sampling, the loss does not depend on accumulation, and
-dropout is off, so ratios are 1 before the first step. The reference stays as it is; the released code can replace it by
-a better checkpoint during training (`--baseline_update_threshold`, which none of its published commands uses).
+dropout is off, so ratios are 1 before the first step. Where a better checkpoint replaces the reference
+(`offline.reference_update`), its value is always fitted anew; theirs is only if rows are drawn by advantage.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from reflectrl.core.types import Episode, Sampling, Task, named_seed
+from reflectrl.core.types import Episode, Sampling, Task, UserError, named_seed
 from reflectrl.methods.shared.offline.conditions import Condition, ConditionPlayer, conditioned
 from reflectrl.methods.shared.offline.config import Algorithm, LogAlgorithm, OfflineConfig, offline_settings
 from reflectrl.runs.arms import Arm, base, plain, teaching
@@ -57,6 +57,7 @@ def train_offline(
     log: Log,
     state_folder: Path | None = None,
     evaluate: Evaluate | None = None,
+    renew: Callable[[], ReferenceCache] | None = None,
 ) -> None:
     """Train the model that the data is bound to, in place. It ends with the weights that scored best.
 
@@ -67,22 +68,26 @@ def train_offline(
         state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
         evaluate: scores the model. With None, checkpoints are compared by the loss on held-out prompts (or tasks),
             which are then excluded from training.
+        renew: computes the cache anew, with the current weights as the reference (`config.reference_update`).
 
     Raises:
-        UserError: there is nothing to learn from: no preference, or no completion of positive weight.
+        UserError: there is nothing to learn from: no preference, or no completion of positive weight; or the reference
+            shall move, and there is no `evaluate` or no `renew`.
     """
     import numpy as np
 
     from reflectrl.learn.optim import make_optimizers
-    from reflectrl.learn.trainer import Trainer, accumulate, linear
+    from reflectrl.learn.trainer import SCHEDULES, Trainer, accumulate
     from reflectrl.methods.shared.offline.algorithms import (
         DRAWN,
         PREFERENCES,
+        REFERRING,
         items_of,
         losses_of,
         mean_loss,
         sampling_weights,
     )
+    from reflectrl.methods.shared.offline.moving_reference import MovingReference
     from reflectrl.methods.shared.offline.reference_value import split
     from reflectrl.methods.shared.offline.sampling import batches, scaled_steps
 
@@ -99,7 +104,12 @@ def train_offline(
     optimizers = make_optimizers(
         data.completions.lm, replace(config, lr=config.lr * scale, muon_lr=config.muon_lr * scale)
     )
-    trainer = Trainer(data.completions.lm, optimizers, config.max_grad_norm, state_folder)
+    moving = None
+    if config.reference_update and config.algorithm in REFERRING:
+        if evaluate is None or renew is None:
+            raise UserError("offline: 'reference_update' needs evaluations by reward or success; set it to 0")
+        moving = MovingReference(cache)
+    trainer = Trainer(data.completions.lm, optimizers, config.max_grad_norm, state_folder, {"reference": moving})
 
     def evaluated() -> tuple[Metrics, list[float]]:
         """Return metrics, and the score by which checkpoints are compared."""
@@ -113,10 +123,21 @@ def train_offline(
         # The first weights are a candidate: no algorithm may end below what it started from.
         metrics, score = evaluated()
         trainer.keep_if_best(score)
+        if moving is not None:
+            moving.become(cache, score[0], step=0)
         log({"step": 0, **metrics, **shared})
     drawn = batches(sampling, weights_N, config.batch_size, seed, skip=trainer.step)
+    since = 0  # the step from which on this reference is used
     while not trainer.has_ended(steps):
-        trainer.set_rate(linear(trainer.step, steps, config.warmup))
+        if moving is not None and int(moving.since) != since:  # an evaluation, or a resumed training, has moved it
+            cache, since = moving.cache, int(moving.since)
+            weights_N = sampling_weights(train, cache, config)
+            shared["positive_share"] = float((weights_N > 0).float().mean())
+            if sampling != "none" and not shared["positive_share"]:
+                break  # no completion is better than what the new reference writes
+            own_seed = named_seed(seed, "reference", since)
+            drawn = batches(sampling, weights_N, config.batch_size, own_seed, skip=trainer.step - since)
+        trainer.set_rate(SCHEDULES[config.schedule](trainer.step, steps, config.warmup))
         rows = next(drawn)
         terms: Metrics = {}
         own = trainer.team.part(rows)
@@ -132,6 +153,10 @@ def train_offline(
 
         if trainer.is_due(config.eval_every, steps):
             metrics, score = evaluated()
+            if moving is not None and renew is not None:
+                if moving.is_beaten(score[0], config.reference_update):
+                    moving.become(trainer.team.first(renew), score[0], trainer.step)
+                metrics = {**metrics, "reference_step": int(moving.since)}
             trainer.checkpoint({**metrics, **shared, **trainer.means()}, score, log)
     trainer.finish()
 
@@ -248,13 +273,15 @@ def learned_from_log(build: Build, *, log: Path, start: Source, value: Path | No
     ):
         note = partial(note_progress, file, build, config)
         evaluate = partial(evaluate_on_validation, recipe, policy, algorithm, envs, seed)
+        renew = None
         if algorithm == ARCHER:
             data, cache = _criticised(build, log, policy)
         elif value is not None:
             data, cache = _reference_cache(recipe, log, value, seed, policy, envs, note)
+            renew = partial(_renewed, recipe, policy, envs, data, seed)
         else:
             data, cache = _without_value(recipe, log, policy, algorithm)
-        train_offline(data, cache, config, learning_seed, note, build.learner, evaluate)
+        train_offline(data, cache, config, learning_seed, note, build.learner, evaluate, renew)
     write_folder(build.out, policy.lm.saver(artifact=name, seed=seed))
     drop_state(build.learner)
 
@@ -338,9 +365,25 @@ def _reference_cache(
 
     config, fitting_seed = offline_settings(recipe), named_seed(seed, "value")
     data = step_dataset(reference, list(without_reflections(read_episodes(log))), config)
-    by_play = config.value_from == "rollouts"
-    played = partial(_played, recipe, reference, envs, data, seed) if by_play else None
+    played = _outcomes(recipe, reference, envs, data, seed)
     return data, distributed.first(lambda: cached_reference(folder, data, config, fitting_seed, note, played))
+
+
+def _outcomes(
+    recipe: Recipe, reference: Policy, envs: Callable[[], TextEnv], data: Dataset, seed: int
+) -> Callable[[], Outcomes] | None:
+    """Return a function that plays the reference to learn its value; None if the log's returns are used."""
+    if offline_settings(recipe).value_from == "log":
+        return None
+    return partial(_played, recipe, reference, envs, data, seed)
+
+
+def _renewed(recipe: Recipe, policy: Policy, envs: Callable[[], TextEnv], data: Dataset, seed: int) -> ReferenceCache:
+    """Return the view that the policy's current weights have of the data, with their own value."""
+    from reflectrl.methods.shared.offline.reference_cache import fit_reference
+
+    played = _outcomes(recipe, policy, envs, data, seed)
+    return fit_reference(data, offline_settings(recipe), named_seed(seed, "value"), lambda _: None, played)
 
 
 def _criticised(build: Build, log: Path, reference: Policy) -> tuple[Dataset, ReferenceCache]:

@@ -65,8 +65,8 @@ def train_reflector(
     import torch
 
     from reflectrl.learn import losses
-    from reflectrl.learn.online import SCHEDULES, update
-    from reflectrl.learn.trainer import Trainer
+    from reflectrl.learn.online import update
+    from reflectrl.learn.trainer import SCHEDULES, Trainer
 
     writer, reader = rollouts.speaker.lm, rollouts.lm
     wants_critic = config.baseline == "critic"

@@ -177,7 +177,7 @@ def train_teams(
     from reflectrl.core.episodes import sft as sft_plain
     from reflectrl.learn.examples import choice_examples, evaluate_loss, micro_batches, summed_nll
     from reflectrl.learn.optim import make_optimizers
-    from reflectrl.learn.trainer import Trainer, cosine
+    from reflectrl.learn.trainer import SCHEDULES, Trainer
     from reflectrl.models.sharing import no_sharing
 
     config, settings = recipe.sft, settings_of(recipe)
@@ -199,7 +199,7 @@ def train_teams(
         rng = np.random.default_rng(named_seed(seed, "round", trainer.step))
         lesson_index = int(rng.choice(len(LESSONS), p=teacher.probabilities()))
         rows += examples(lesson(lesson_index, trainer.step))
-        trainer.set_rate(cosine(trainer.step, settings.rounds, config.warmup))
+        trainer.set_rate(SCHEDULES[config.schedule](trainer.step, settings.rounds, config.warmup))
         mean_nll = 0.0
         for step in range(settings.steps if rows else 0):
             torch.manual_seed(named_seed(seed, "dropout", trainer.step, step))

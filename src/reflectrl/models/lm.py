@@ -24,6 +24,7 @@ from reflectrl.models.machine import Mixed, autocast, is_mixed, pass_bytes
 from reflectrl.models.options import new_option_head
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend
+from reflectrl.models.seq2seq import Seq2SeqBackend, is_encoder_decoder
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,11 @@ class LanguageModel:
     @cached_property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """True for a model with an encoder and a decoder (`seq2seq.py`), False for a causal language model."""
+        return is_encoder_decoder(self.core)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -202,6 +208,8 @@ class LanguageModel:
     @cached_property
     def backend(self) -> Backend:
         """Backend that reads, scores and writes with this model."""
+        if self.encoder_decoder:
+            return Seq2SeqBackend(self)
         if self.engine_options.packed:
             return PackedBackend(self)
         return PlainBackend(self)

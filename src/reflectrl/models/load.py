@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl.core.config import ModelConfig
@@ -35,6 +35,7 @@ from reflectrl.models.lm import EngineOptions, LanguageModel, adapter_seed, as_p
 from reflectrl.models.machine import keep_memory
 from reflectrl.models.memory import free_bytes, refuse_unless_fitting
 from reflectrl.models.quantised import let_gradients_flow, quantisation
+from reflectrl.models.seq2seq import is_encoder_decoder
 from reflectrl.models.soundness import require_sound
 from reflectrl.models.sources import files_of, find_model
 from reflectrl.models.strangers import hushed, require_all_loaded, require_quick_patterns, within_weights
@@ -73,9 +74,10 @@ def pick_device(name: str) -> torch.device:
 
 
 def load_model(source: str | Path, config: ModelConfig, adapter: str | None = None, seed: int = 0) -> LanguageModel:
-    """Load a causal language model from a folder, a GGUF file, or by the name of a model that is on this machine.
+    """Load a language model from a folder, a GGUF file, or by the name of a model that is on this machine.
 
-    Nothing is downloaded. A saved adapter is loaded onto its backbone.
+    Nothing is downloaded. A saved adapter is loaded onto its backbone. Encoder-decoder models serve text tasks only
+    (`seq2seq.py`).
 
     Args:
         adapter: name of the player's adapter. A model without one gets a fresh one if `config.lora_rank` is above 0.
@@ -113,7 +115,7 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
         lora_dropout=config.lora_dropout,
         target_modules="all-linear",
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in owner.model.modules()),  # GPT-2's linear layers
-        task_type="CAUSAL_LM",
+        task_type="SEQ_2_SEQ_LM" if owner.encoder_decoder else "CAUSAL_LM",
     )
     with adapter_seed(adapter, seed):
         fresh = as_player(owner, get_peft_model(owner.model, lora, adapter_name=adapter), adapter)
@@ -292,7 +294,9 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     if (full_context := _context(model.config, config, False)) < LEAST_CONTEXT:
         raise UserError(f"model {source!r} reads at most {full_context} tokens; players need {LEAST_CONTEXT} or more")
     context, precisions = _context(model.config, config, True), (config.mixed_precision, config.mixed_play)
-    packed = config.backend != "plain"
+    if (both := is_encoder_decoder(model)) and config.backend == "packed":
+        raise UserError(f"model {source!r} is an encoder-decoder model; set model.backend to auto or plain")
+    packed = config.backend != "plain" and not both
     gpu = device.type == "cuda"
     options = EngineOptions(packed, compiled=config.compile and packed, batched=device.type != "cpu", graphs=gpu)
     lm = verify_once(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions, options), source)
@@ -320,8 +324,11 @@ def require_names_fit(source: str, config: ModelConfig) -> None:
 def _read_weights(source: str, config: ModelConfig, **options: Any) -> Any:
     """Load a model from its files. Raise UserError if tensors are missing or unexpected."""
     options |= {"trust_remote_code": config.trust_remote_code, "local_files_only": True, "output_loading_info": True}
+    where = {name: options[name] for name in ("trust_remote_code", "local_files_only")}
+    settings = PretrainedConfig.get_config_dict(source, **where)[0]
+    kind: Any = AutoModelForSeq2SeqLM if settings.get("is_encoder_decoder") else AutoModelForCausalLM
     with within_weights(files_of(source)):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, config.dtype), **options)
+        loaded: Any = kind.from_pretrained(source, dtype=getattr(torch, config.dtype), **options)
     model, info = loaded
     require_all_loaded(f"model {source!r}", info["missing_keys"], info["unexpected_keys"])
     return model

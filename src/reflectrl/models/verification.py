@@ -97,6 +97,8 @@ def find_exact_options(lm: LanguageModel, name: str) -> tuple[EngineOptions, lis
     Raises:
         UserError: as `verify`.
     """
+    if lm.encoder_decoder:  # it has a backend of its own, without options
+        return lm.engine_options, []
     heads = [
         Candidate(lm.engine_options),
         Candidate(replace(lm.engine_options, rows=False), "choices compute all rows of its own head"),

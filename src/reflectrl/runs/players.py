@@ -20,6 +20,7 @@ from reflectrl.models.cards import CARD as TRAINED
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
 from reflectrl.models.players import Policy, Reflector
+from reflectrl.models.seq2seq import TEXTS_ONLY
 from reflectrl.models.sources import find_model
 from reflectrl.runs.arms import Arm, base, players_of, select_arms, start_of
 from reflectrl.runs.artifact import PRETRAINED, Handle, Plan, Source
@@ -182,7 +183,12 @@ def make_policy(recipe: Recipe, lm: LanguageModel, sampling: Sampling = Sampling
 
     Args:
         sampling: gives the temperature. Top-k and top-p are the recipe's.
+
+    Raises:
+        UserError: it is an encoder-decoder model.
     """
+    if lm.encoder_decoder:
+        raise UserError(f"model {lm.base!r}: {TEXTS_ONLY}")
     play = recipe.play
     sampling = Sampling(sampling.temperature, play.top_p, play.top_k)
     return Policy(lm, sampling, play.shuffle_labels, play.result_cache, play.kv_cache_mib * 2**20, play.scoring)

@@ -12,17 +12,18 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from transformers import get_scheduler
 
 from reflectrl.core.players import RandomPlayer
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Sampling, UserError
-from reflectrl.learn.trainer import linear
+from reflectrl.learn.trainer import SCHEDULES, linear
 from reflectrl.methods.expert_iteration import own_successes, train_expert_iteration
 from reflectrl.methods.offline import play_tasks, train_offline
 from reflectrl.methods.shared.offline.algorithms import Item, items_of, losses_of, mean_loss
 from reflectrl.methods.shared.offline.completions import Dataset, step_dataset
 from reflectrl.methods.shared.offline.config import Algorithm, OfflineConfig
-from reflectrl.methods.shared.offline.reference_cache import ReferenceCache, score_reference
+from reflectrl.methods.shared.offline.reference_cache import ReferenceCache, fit_reference, score_reference
 from reflectrl.methods.shared.offline.reference_value import split
 from reflectrl.models.players import Policy
 from tests.methods.offline.texts import Text, texts
@@ -228,6 +229,85 @@ class TestLoop:
             learned((data, none), replace(CONFIG, sampling="good_priority"))
 
 
+class TestMovingReference:
+    CONFIG = replace(CONFIG, algorithm="a_lol", steps=10, reference_update=0.1)
+
+    def moved(
+        self, given: tuple[Dataset, ReferenceCache], scores: list[float], good: int = 18, **more: Any
+    ) -> tuple[list[dict[str, float]], list[ReferenceCache]]:
+        """Train with these validation scores. A new reference's first `good` completions have an advantage."""
+        data, caches, remaining = given[0], list[ReferenceCache](), iter(scores)
+
+        def renew() -> ReferenceCache:
+            values_N = torch.where(torch.arange(len(data)) < good, data.rewards_N - 0.5, data.rewards_N + 0.5)
+            caches.append(score_reference(data, values_N))
+            return caches[-1]
+
+        config = more.pop("config", self.CONFIG)
+        log = learned(given, config, evaluate=lambda: {"score": next(remaining)}, renew=renew, **more)
+        return log, caches
+
+    def test_it_moves_to_weights_that_beat_it_by_more_than_the_threshold(self, text: Any) -> None:
+        """From 0.5 to 0.65, since 0.55 is too near; then to 0.8, since 0.7 is within 0.1 of 0.65."""
+        data, cache = text()
+        log, caches = self.moved((data, cache), [0.5, 0.55, 0.65, 0.7, 0.8, 0.85])
+        assert [line["reference_step"] for line in log[1:]] == [0, 4, 4, 8, 8]
+        assert len(caches) == 2 and not torch.equal(caches[0].ref_logp_NT, cache.ref_logp_NT)
+        with torch.no_grad():  # training ended with the weights of step 10; those of step 8 are the reference
+            now_NT = data.completions.logprobs(range(len(data)))
+        assert not torch.allclose(now_NT, caches[1].ref_logp_NT, atol=1e-6)
+
+    def test_learning_goes_on_by_the_new_advantages(self, text: Any) -> None:
+        """Once only the first completion has an advantage, it alone is drawn, and gains most of its prompt."""
+        data, cache = text()
+        config = replace(self.CONFIG, sampling="good_priority", lr=1e-2, steps=18, eval_every=4)
+        log, caches = self.moved((data, cache), [0.0, 1.0, 1.05, 1.06], good=1, config=config)
+        assert [line["positive_share"] for line in log] == pytest.approx([2 / 3, 2 / 3, 1 / 18, 1 / 18])
+        with torch.no_grad():
+            gain_N = (data.completions.logprobs(range(len(data))) - caches[0].ref_logp_NT).sum(1)
+        assert float(gain_N[0]) > max(1.0, float(gain_N[1]), float(gain_N[2]))  # beside its prompt's others
+
+    def test_it_ends_when_nothing_is_better_than_the_new_reference(self, text: Any, tmp_path: Path) -> None:
+        config = replace(self.CONFIG, sampling="good_priority", steps=18)
+        given = text()
+        log, _ = self.moved(given, [0.0, 1.0], good=0, config=config, state_folder=tmp_path)
+        assert [line["step"] for line in log] == [0, 2]
+        again = text()
+        assert self.moved(again, [], good=0, config=config, state_folder=tmp_path)[0] == []
+        close(given[0].completions.lm, again[0].completions.lm, atol=0)
+
+    @pytest.mark.parametrize("kill", [4, 6, 10])
+    def test_a_killed_training_goes_on_to_the_same_weights(self, text: Any, tmp_path: Path, kill: int) -> None:
+        config = replace(self.CONFIG, sampling="good_priority", steps=15, lr=1e-2)
+        scores = [0.0, 0.05, 0.3, 0.35, 0.5, 0.55]
+        whole, killed, resumed = text(), text(), text()
+        expected, _ = self.moved(whole, scores, good=3, config=config)
+        said: list[dict[str, float]] = []
+
+        def until(metrics: dict[str, float]) -> None:
+            if metrics["step"] == kill:
+                raise KeyboardInterrupt
+            said.append(metrics)
+
+        with pytest.raises(KeyboardInterrupt):
+            self.moved(killed, scores, good=3, config=config, log=until, state_folder=tmp_path)
+        rest, _ = self.moved(resumed, scores[kill // 2 :], good=3, config=config, state_folder=tmp_path)
+        assert said + rest == expected
+        close(whole[0].completions.lm, resumed[0].completions.lm, atol=0)
+
+    def test_it_needs_scores_that_do_not_depend_on_the_reference(self, text: Any) -> None:
+        with pytest.raises(UserError, match="'reference_update' needs evaluations by reward or success"):
+            learned(text(), self.CONFIG)
+
+    @pytest.mark.parametrize("algorithm", ["nll", "wbc", "pro"])
+    def test_algorithms_without_a_reference_learn_as_before(self, text: Any, algorithm: Any) -> None:
+        first, second = text(), text()
+        config = replace(self.CONFIG, algorithm=algorithm)
+        expected = learned(first, replace(config, reference_update=0.0), evaluate=iter_scores())
+        assert learned(second, config, evaluate=iter_scores()) == expected
+        close(first[0].completions.lm, second[0].completions.lm, atol=0)
+
+
 def iter_scores() -> Callable[[], dict[str, float]]:
     """Each evaluation is better than the one before."""
     numbers = count()
@@ -239,6 +319,26 @@ def test_the_rate_rises_and_then_falls_to_nothing() -> None:
     assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0]) and rates[-1] == 0
     assert all(a > b for a, b in pairwise(rates[4:]))
     assert linear(0, 1, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("name", ["constant", "linear"])
+@pytest.mark.parametrize("steps", [1, 7])
+def test_schedules_without_warm_up_are_those_of_transformers(name: str, steps: int) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    usual = get_scheduler(name, optimizer, 0, steps)
+    for step in range(steps):
+        assert SCHEDULES[name](step, steps, 0.0) == pytest.approx(usual.get_last_lr()[0])
+        optimizer.step()
+        usual.step()
+    assert SCHEDULES["constant"](0, steps, 0.5) == 1.0  # transformers' "constant" has no warm-up either
+
+
+@pytest.mark.parametrize(("schedule", "depends"), [("constant", False), ("linear", True), ("cosine", True)])
+def test_a_constant_rate_alone_does_not_depend_on_the_number_of_steps(text: Any, schedule: Any, depends: bool) -> None:
+    config = replace(CONFIG, algorithm="nll", schedule=schedule, warmup=0.5)
+    few, many = (learned(text(), replace(config, steps=steps)) for steps in (2, 6))
+    assert few[0]["eval_loss"] == many[0]["eval_loss"]
+    assert (few[1]["eval_loss"] != many[1]["eval_loss"]) == depends
 
 
 class TestSteps:
@@ -258,6 +358,31 @@ class TestSteps:
 
         log = learned((data, cache), replace(config, eval_every=30), evaluate=evaluate)
         assert max(one["success"] for one in log) == 1.0
+
+    def test_the_reference_of_a_policy_moves_once_it_wins_more(self, tiny: Tiny, make_rooms: Any) -> None:
+        env = make_rooms()
+        jobs = [Job(task, i) for i, task in enumerate([*env.tasks("train")] * 15)]
+        policy = Policy(tiny(), Sampling(1.0))
+        data = step_dataset(policy, list(rollout(jobs, make_rooms, RandomPlayer())), CONFIG)
+        cache = score_reference(data, torch.full((len(data),), float(data.rewards_N.mean())))
+        config = replace(
+            CONFIG, algorithm="a_lol", steps=90, batch_size=16, lr=1e-2, eval_every=10, reference_update=0.2
+        )
+        config = replace(config, value_epochs=1, sampling="good_priority")
+
+        def evaluate() -> dict[str, float]:
+            played = play_tasks(policy.with_sampling(Sampling(0.0)), make_rooms, env.tasks("validation"), 1, 0)
+            return {"success": sum(e.success for e in played) / len(played)}
+
+        log = learned(
+            (data, cache), config, evaluate=evaluate, renew=lambda: fit_reference(data, config, 0, lambda _: None)
+        )
+        step, won = 0, log[0]["success"]
+        for line in log[1:]:
+            if line["success"] > won + 0.2:
+                step, won = line["step"], line["success"]
+            assert line["reference_step"] == step
+        assert step > 0
 
     def test_expert_iteration_learns_from_its_own_successes_and_goes_on(
         self, tiny: Tiny, make_rooms: Any, tmp_path: Path

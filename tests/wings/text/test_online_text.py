@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from reflectrl.cli import main
 from reflectrl.core.config import ModelConfig, RLConfig, SFTConfig
 from reflectrl.core.types import Sampling, UserError
 from reflectrl.learn.batch import Batch
-from reflectrl.learn.checkpoint import load_meta
+from reflectrl.learn.checkpoint import load_meta, load_tensors
 from reflectrl.learn.examples import Example, completion_logits
 from reflectrl.learn.online import update
 from reflectrl.learn.sft import train_sft
@@ -29,7 +29,13 @@ from reflectrl.methods.shared.offline.config import OfflineConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.scratch import save_scratch
-from reflectrl.wings.text.learn.online_text import RunningScale, draw_prompts, train_online_text
+from reflectrl.wings.text.learn.online_text import (
+    RunningScale,
+    TextRollouts,
+    adapted_kl_coef,
+    draw_prompts,
+    train_online_text,
+)
 from reflectrl.wings.text.learn.text_batch import lengths_of, make_batch, token_advantages, token_slices
 from reflectrl.wings.text.learn.text_dataset import text_dataset
 from reflectrl.wings.text.learn.written import Completion, write
@@ -60,6 +66,10 @@ PLAIN = replace(
 def by_letters(samples: Sequence[Sample]) -> list[Sample]:
     """The more of a completion is the letter o, the better."""
     return [replace(s, reward=s.completion.count("o") / (1 + len(s.completion))) for s in samples]
+
+
+def by_nothing(samples: Sequence[Sample]) -> list[Sample]:
+    return [replace(sample, reward=0.0) for sample in samples]
 
 
 def iter_scores() -> Callable[[], dict[str, float]]:
@@ -229,6 +239,19 @@ class TestStep:
         assert other == pytest.approx(terms, abs=1e-4)
         assert terms["clip_fraction"] == 0 and max(float(moved.abs().max()) for moved in whole.values()) > 1e-4
 
+    def test_a_critic_that_shares_teaches_the_model_too(self, tiny: Tiny) -> None:
+        """Without advantages, only the value loss is left: it moves the model if the critic shares, else nothing."""
+        lm, critic = tiny(), ValueHead(16, "linear")
+        with torch.no_grad():
+            critic.out.weight.fill_(0.1)
+        config = replace(PLAIN, baseline="critic")
+        batch = make_batch(lm, None, critic, written(lm), torch.ones(len(PROMPTS)), config)
+        batch.advantages_N = torch.zeros_like(batch.advantages_N)
+        still, _ = gradient(lm, batch, config, critic)
+        moved, _ = gradient(lm, batch, replace(config, critic_shares=True), critic)
+        assert all(not tensor.any() for tensor in still.values())
+        assert max(float(tensor.abs().max()) for tensor in moved.values()) > 1e-4
+
     def test_what_is_rewarded_becomes_likelier(self, tiny: Tiny) -> None:
         lm = tiny()
         found = written(lm, draws=4)
@@ -245,13 +268,106 @@ class TestStep:
         assert float(moved[scores > 0].mean()) > float(moved[scores < 0].mean())
 
 
+class TestMinibatches:
+    @pytest.mark.parametrize("count", [2, 5, 100])
+    @pytest.mark.parametrize("deal", ["steps", "prompts"])
+    def test_each_completion_is_whole_in_one_of_them(self, tiny: Tiny, deal: Any, count: int) -> None:
+        lm = tiny()
+        found = sorted(written(lm, draws=4), key=lambda one: one.example.ids)
+        rows = [one.example for one in found]
+        config = replace(PLAIN, steps_per_epoch=count, deal=deal, minibatch=3)
+        batch = make_batch(lm, None, None, found, torch.zeros(len(rows)), config, np.random.default_rng(0))
+        starts = np.cumsum([0, *lengths_of(rows)])
+        completions = []
+        for minibatch in batch.minibatches:
+            units = [unit for part in minibatch for unit in part.units]
+            own = sorted({int(np.searchsorted(starts, unit, side="right")) - 1 for unit in units})
+            assert units == [unit for i in own for unit in range(starts[i], starts[i + 1])]
+            for part in minibatch:  # and their passes read these very tokens
+                now_N = part.read()[0].gather(1, batch.labels_N[part.units, None])[:, 0]
+                torch.testing.assert_close(now_N, batch.old_logp_N[part.units], atol=1e-5, rtol=0)
+            completions.append(own)
+        assert sorted(i for own in completions for i in own) == list(range(len(rows)))
+        prompts = [{rows[i].ids[: rows[i].start] for i in own} for own in completions]
+        if deal == "prompts":
+            assert sum(map(len, prompts)) == len(PROMPTS)  # no prompt is in two of them
+        else:
+            sizes = [len(own) for own in completions]
+            assert len(sizes) == min(count, len(rows)) and max(sizes) - min(sizes) <= 1
+
+    def test_together_they_have_the_gradient_of_the_whole_batch(self, tiny: Tiny) -> None:
+        """With a vanishing rate, the steps of an epoch add up; each is a mean over its own tokens."""
+        lm, scores = tiny(), torch.arange(12.0)
+        found = written(lm, draws=2)
+        whole, _ = gradient(lm, make_batch(lm, None, None, found, scores, PLAIN), PLAIN)
+        config = replace(PLAIN, steps_per_epoch=3)
+        batch = make_batch(lm, None, None, found, scores, config, np.random.default_rng(1))
+        total = len(batch.labels_N)
+        assert len(batch.minibatches) == 3
+        parts = [gradient(lm, replace(batch, minibatches=[minibatch]), PLAIN)[0] for minibatch in batch.minibatches]
+        sizes = [sum(len(part.units) for part in minibatch) for minibatch in batch.minibatches]
+        summed = {
+            name: sum(part[name] * size / total for part, size in zip(parts, sizes, strict=True)) for name in whole
+        }
+        same(whole, summed, atol=1e-5)
+
+    def test_each_is_a_step_of_the_optimiser(self, tiny: Tiny, tmp_path: Path) -> None:
+        train(tiny(), replace(CONFIG, steps_per_epoch=3, updates=2), state_folder=tmp_path)
+        steps = {int(tensor) for name, tensor in load_tensors(tmp_path)["optimizer0"].items() if name.endswith("step")}
+        assert steps == {2 * 2 * 3}  # updates, epochs, minibatches
+
+
+class TestAdaptiveKL:
+    @pytest.mark.parametrize(
+        ("kl", "expected"),
+        [
+            (0.0, 0.2 * (1 - 0.2 * 0.0016)),
+            (6.0, 0.2),
+            (6.6, 0.2 * (1 + 0.1 * 0.0016)),
+            (60.0, 0.2 * (1 + 0.2 * 0.0016)),
+        ],
+    )
+    def test_the_weight_follows_the_distance_from_the_target(self, kl: float, expected: float) -> None:
+        """Sixteen completions of a horizon of 10,000, as published; a distance counts up to a fifth."""
+        config = RLConfig(adaptive_kl=6.0, adaptive_kl_horizon=10_000)
+        assert adapted_kl_coef(0.2, kl, 16, config) == pytest.approx(expected, rel=1e-12)
+
+    @pytest.mark.parametrize(("target", "factor"), [(1e-6, 1.2), (1e6, 0.8)])
+    def test_it_grows_far_from_the_reference_and_shrinks_near_it(
+        self, tiny: Tiny, target: float, factor: float
+    ) -> None:
+        log = train(tiny(), replace(CONFIG, adaptive_kl=target, adaptive_kl_horizon=6))
+        weights = [line["kl_coef"] for line in log[:-1]]
+        # The first completions come from the reference itself, at no distance from it.
+        assert weights[:2] == pytest.approx([0.1, 0.08])
+        assert [b / a for a, b in pairwise(weights[1:])] == pytest.approx([factor] * 2)
+
+    def test_tokens_pay_by_the_adapted_weight(self, tiny: Tiny) -> None:
+        """The same completions of no reward: what they lose by the penalty is proportional to its weight."""
+        lm, config = tiny(), replace(PLAIN, kl_coef=0.1, adaptive_kl=1.0)
+        rollouts = TextRollouts(lm, PROMPTS, by_nothing, iter_scores(), config, LENGTHS, 0)
+        with torch.no_grad():
+            for weight in lm.parameters():
+                weight += 0.05
+        before = rollouts.collect(0, None).advantages_N
+        rollouts.load({"scale": {}, "kl_coef": 0.3})
+        after = rollouts.collect(0, None).advantages_N
+        torch.testing.assert_close(after, 3 * before)
+        assert float(before.abs().max()) > 1e-3
+
+    def test_without_a_target_the_weight_stays(self, tiny: Tiny) -> None:
+        assert not any("kl_coef" in line for line in train(tiny()))
+
+
 class TestLoop:
     @pytest.mark.parametrize("baseline", ["critic", "mean", "leave-one-out", "grpo", "dr-grpo"])
     @pytest.mark.parametrize(("kill", "settings"), [(1, {}), (2, {}), (4, {}), (3, {"lora_rank": 2})])
     def test_after_a_kill_it_ends_as_if_uninterrupted(
         self, tiny: Tiny, tmp_path: Path, baseline: Any, kill: int, settings: dict[str, Any]
     ) -> None:
-        config = replace(CONFIG, baseline=baseline, group=2)
+        config = replace(
+            CONFIG, baseline=baseline, group=2, steps_per_epoch=2, adaptive_kl=0.01, adaptive_kl_horizon=60
+        )
         whole, killed, resumed = tiny(**settings), tiny(**settings), tiny(**settings)
 
         def evaluate(lm: LanguageModel) -> Callable[[], dict[str, float]]:
@@ -270,6 +386,7 @@ class TestLoop:
         same(resumed.weights(), whole.weights())
         meta = load_meta(tmp_path / "learner")
         assert meta is not None and meta["step"] == 4 and meta["scale"]["count"] == 24
+        assert meta["kl_coef"] != config.kl_coef
 
     def test_every_update_says_what_happened(self, tiny: Tiny) -> None:
         log = train(tiny())

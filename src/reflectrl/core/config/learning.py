@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 else:
     PolicyLoss = Literal[tuple(POLICY_LOSSES)]
 
+Schedule = Literal["constant", "linear", "cosine"]
+"""Learning-rate schedules. `learn/trainer.py` defines them."""
+
 
 @dataclass(frozen=True)
 class TeachConfig:
@@ -99,8 +102,10 @@ class SFTConfig:
     """Peak learning rate of AdamW."""
     muon_lr: Positive = 0.02
     """Peak learning rate of Muon."""
+    schedule: Schedule = "cosine"
+    """Learning-rate schedule over the steps: "constant", "linear" to 0, or along a "cosine" to a tenth."""
     warmup: Share = 0.05
-    """Share of the steps in which the learning rate rises linearly. After that, it falls along a cosine to a tenth."""
+    """Share of the steps in which the learning rate rises linearly at first ("linear" and "cosine")."""
     weight_decay: NonNegative = 0.01
     """Decoupled weight decay."""
     max_grad_norm: Positive = 1.0
@@ -178,17 +183,17 @@ class RLConfig:
     update_epochs: Count = 3
     """Number of PPO epochs over a batch."""
     steps_per_epoch: Count = 1
-    """Optimiser steps per epoch. Each uses an equal, random share of the batch. Above 1 for agents only. With 4 or
-    more, small models learn from fewer episodes."""
+    """Optimiser steps per epoch. Each uses an equal, random share of the batch. With 4 or more, small models learn from
+    fewer episodes."""
     deal: Literal["steps", "prompts"] = "steps"
-    """Split of a batch into minibatches: by single "steps", or by "prompts", so that all steps with the same prompt
-    stay together. "prompts" computes each prompt once per epoch instead of once per optimiser step, and is faster if
-    episodes often visit the same states."""
+    """Split of a batch into minibatches: by single "steps" (in text tasks: by completions), or by "prompts", so that
+    all steps with the same prompt stay together. "prompts" computes each prompt once per epoch instead of once per
+    optimiser step, and is faster if episodes often visit the same states."""
     critic: Literal["linear", "mlp"] = "mlp"
     """Architecture of the critic's head."""
     critic_shares: bool = False
     """Let the value loss train the policy's model too, so that the model also learns from every step's return. For
-    models made from scratch that learn from reward alone. (Agents only.)"""
+    models made from scratch that learn from reward alone."""
     critic_warmup: Natural = 0
     """Number of initial updates in which only the critic learns, so that an untrained critic cannot ruin a good
     policy."""
@@ -228,11 +233,17 @@ class RLConfig:
     """Weight of the KL divergence from the policy before RL, over the legal actions. In text tasks, it is a penalty on
     each token's log-ratio to that policy, subtracted from rewards that are divided by their running standard deviation.
     With 0, the policy before RL is not kept in memory."""
+    adaptive_kl: NonNegative = 0.0
+    """Target KL divergence (nats per completion) from the policy before RL. After an update, `kl_coef` grows if the
+    divergence was above the target, and shrinks if it was below. 0 leaves `kl_coef` as it is. (Text tasks only.)"""
+    adaptive_kl_horizon: Count = 10_000
+    """Slowness of `adaptive_kl`: over this many completions, `kl_coef` changes by the relative distance of the
+    divergence from its target, at most by a fifth."""
     lr: Positive = 2e-4
     """Learning rate of AdamW."""
     optimizer: Literal["adamw", "adam"] = "adamw"
     """Optimiser: "adamw", or "adam", whose weight decay is a penalty in the gradient (L2)."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: Schedule = "constant"
     """Learning-rate schedule over the updates: "constant", "linear" to 0, or along a "cosine" to a tenth."""
     warmup: Share = 0.0
     """Share of the updates in which the learning rate rises at first ("linear" and "cosine")."""
@@ -343,6 +354,11 @@ class RLConfig:
             return f"'{key}' needs the probability ratio that only PPO computes; set 'algorithm' to ppo"
         if self.target_kl and self.update_epochs == self.steps_per_epoch == 1:
             return "'target_kl' needs a second optimiser step per update to measure; raise 'update_epochs'"
+        if self.adaptive_kl and not self.kl_coef:
+            return "'adaptive_kl' multiplies 'kl_coef', which is 0; set 'kl_coef' above 0"
+        if self.adaptive_kl and self.adaptive_kl_horizon < self.episodes:
+            horizon, least = self.adaptive_kl_horizon, self.episodes
+            return f"'adaptive_kl_horizon' is {horizon}; it must be at least 'episodes' ({least})"
         if self.self_imitation and not (self.replay and self.replay_episodes) and not self.replay_log:
             return "'self_imitation' learns from replayed episodes; set 'replay' and 'replay_episodes' above 0"
         if self.episodes % self.group:

@@ -36,8 +36,8 @@ class ModelConfig:
 
     source: str = "scratch"
     """Model that both players start from: "scratch" (a small model made from scratch); the folder or name of a Hugging
-    Face causal language model; a GGUF file (.gguf); or a model that `reflectrl data model` fetches, such as
-    "smollm2-135m" ([hub-models.md](hub-models.md))."""
+    Face causal language model (in text tasks, also of an encoder-decoder model); a GGUF file (.gguf); or a model that
+    `reflectrl data model` fetches, such as "smollm2-135m" ([hub-models.md](hub-models.md))."""
     policy: str = ""
     """Different source for the policy, such as a checkpoint of another run; "" takes `source`."""
     reflector: str = ""

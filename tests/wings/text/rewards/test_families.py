@@ -248,6 +248,20 @@ def test_ppo_is_an_arm_like_the_others_and_goes_on_after_a_kill(tmp_path, monkey
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+def test_the_reference_of_a_text_task_moves_to_better_weights(tmp_path):
+    settings = {**SMALL, "offline.steps": "16", "offline.sampling": "none", "offline.lr": "1e-2"}
+    settings["offline.reference_update"] = "1e-6"
+    finish("orders", tmp_path, arms="a_lol,nll", **settings)
+    lines = [json.loads(line) for line in (tmp_path / "metrics" / "seed0-a_lol.jsonl").read_text().splitlines()]
+    expected, best = 0, lines[0]["eval_reward"]
+    for line in lines[1:]:
+        if line["eval_reward"] > best + 1e-6:
+            expected, best = line["step"], line["eval_reward"]
+        assert line["reference_step"] == expected
+    assert expected > 0 and not list((tmp_path / "completions").glob("*-now-*"))
+    assert "reference_step" not in (tmp_path / "metrics" / "seed0-nll.jsonl").read_text()
+
+
 def test_expert_iteration_imitates_the_best_of_its_own_completions(tmp_path, monkeypatch):
     settings = {"text.prompts": "12", "text.validation_prompts": "6", "eval.episodes": "5", "seeds": "0"}
     settings |= {"offline.rounds": "2", "offline.round_episodes": "4", "offline.steps": "8", "offline.eval_every": "4"}

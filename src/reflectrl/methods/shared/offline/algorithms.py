@@ -32,6 +32,9 @@ DRAWN = BY_REWARD + A_LOL
 """Algorithms that the key `sampling` applies to. "archer" gives every completion a positive weight and draws from all,
 as its source does. With only the few completions of positive advantage, it would forget what the reference knew."""
 
+REFERRING = ("r_lol", "r_lol_kl", *A_LOL, "dpo")
+"""Algorithms whose loss or weights depend on the reference."""
+
 LEAST_REWARD = 1e-6
 """Distance from 0 and 1 to which rewards are clamped before their logits are taken, so that these stay finite."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from reflectrl.core.config.learning import Schedule
 from reflectrl.core.config.rules import Count, Natural, NonNegative, Positive, Range, Share
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ class OfflineConfig:
     to the weight, "good_random" uniformly from completions of positive weight. In text tasks, all three leave out
     rejected answers; "all_priority" is "good_priority" with the rejected answers in the same pool, and only differs for
     weights by advantage. "nll", "archer" and preferences always draw uniformly."""
+    reference_update: NonNegative = 0.0
+    """Gain in the validation score over the reference's above which the weights of an evaluation become the new
+    reference: its log-probabilities, its value and the sampling weights are then computed anew. 0 keeps the first
+    reference. Only for algorithms that use the reference, and where models are compared by reward or success."""
     clip: Annotated[float, Range(least=0, most=1)] = 0.9
     """Clip range: importance ratios are clamped to [1 - clip, 1 + clip]. 0 does not clip them."""
     beta: NonNegative = 0.1
@@ -65,8 +70,10 @@ class OfflineConfig:
     preference_lr_scale: Positive = 1.0
     """Factor on the learning rates for "dpo" and "pro". Preference losses lower the probability of rejected completions
     without a bound, so they diverge at rates that suit imitation."""
+    schedule: Schedule = "linear"
+    """Learning-rate schedule over the steps: "constant", "linear" to 0, or along a "cosine" to a tenth."""
     warmup: Share = 0.05
-    """Share of the steps in which the learning rate rises linearly. It then falls linearly to 0."""
+    """Share of the steps in which the learning rate rises linearly at first ("linear" and "cosine")."""
     weight_decay: NonNegative = 0.0
     """Decoupled weight decay."""
     max_grad_norm: Positive = 1.0

@@ -91,6 +91,17 @@ def reference_logprobs(data: Dataset) -> Tensor:
     return pad_sequence(logps, batch_first=True)
 
 
+def fit_reference(
+    data: Dataset, config: OfflineConfig, seed: int, log: Log, outcomes: Callable[[], Outcomes] | None = None
+) -> ReferenceCache:
+    """Fit the value of the data's model, and score all completions under it. `cached_reference` has the arguments."""
+    lm, prompts = data.completions.lm, data.completions.prompts
+    targets = outcomes() if outcomes else Outcomes(prompts, data.rewards_N, data.units)
+    most = config.max_value or max(float(data.rewards_N.max()), float(targets.returns_P.max()))
+    head = fit_value(lm, *targets, most if config.value_output == "sigmoid" else None, config, seed, log)
+    return score_reference(data, prompt_values(lm, head, prompts))
+
+
 def cached_reference(
     folder: Path,
     data: Dataset,
@@ -119,11 +130,7 @@ def cached_reference(
     def make() -> ReferenceCache:
         if not needs_value:
             return score_reference(data, torch.zeros(len(data)))
-        lm, prompts = data.completions.lm, data.completions.prompts
-        targets = outcomes() if outcomes else Outcomes(prompts, data.rewards_N, data.units)
-        most = config.max_value or max(float(data.rewards_N.max()), float(targets.returns_P.max()))
-        head = fit_value(lm, *targets, most if config.value_output == "sigmoid" else None, config, seed, log)
-        return score_reference(data, prompt_values(lm, head, prompts))
+        return fit_reference(data, config, seed, log, outcomes)
 
     played = outcomes is not None
     fingerprints = fingerprints_of(data, {**settings, "seed": seed, "played": played, "value": needs_value})

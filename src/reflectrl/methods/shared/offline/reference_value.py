@@ -20,7 +20,7 @@ from reflectrl.learn.losses import explained_variance, value_loss
 from reflectrl.learn.trainer import Trainer
 from reflectrl.methods.shared.offline.config import OfflineConfig
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.sharing import Ids, chunks, pack
+from reflectrl.models.sharing import Ids, chunks, no_sharing, pack
 
 LOG = logging.getLogger(__name__)
 
@@ -142,7 +142,8 @@ def prompt_values(lm: LanguageModel, head: PromptValue, prompts: Sequence[Ids]) 
 @torch.no_grad()
 def prompt_states(lm: LanguageModel, prompts: Sequence[Ids]) -> tuple[Tensor, Tensor]:
     """Return hidden states (P, T, D) of the prompts' tokens, padded on the right, and a mask of real tokens (P, T)."""
-    packing = pack(prompts)
+    # An encoder's states of a common beginning depend on how a prompt goes on.
+    packing = no_sharing(prompts) if lm.encoder_decoder else pack(prompts)
     hidden_MD = lm.backend.read(packing, "all")
     rows = [hidden_MD[torch.as_tensor(packing.token_indices(i), device=lm.device)] for i in range(len(prompts))]
     lengths_P = torch.tensor([len(row) for row in rows], device=lm.device)

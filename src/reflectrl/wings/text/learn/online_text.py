@@ -2,9 +2,11 @@
 
 Source: the online baseline of Baheti et al. 2024, in the form of Ziegler et al. 2019 ("Fine-Tuning Language Models from
 Human Preferences", section 2) and Ouyang et al. 2022. Every token is an action. The scaled reward is given at the last
-token, and each token has a penalty for its divergence from the reference. Departures: the critic reads detached hidden
-states, so no second backbone is trained; an epoch is one optimiser step; dropout is off, so ratios are 1 before the
-first step.
+token, and each token has a penalty for its divergence from the reference. The
+weight of that penalty may adapt to a target. Departures from the released code, which uses TRL 0.7: completions are
+drawn from the whole distribution, since ratios need it; rewards are divided by their deviation, and advantages by their
+root mean square, but neither is centred; the value loss is not clipped; minibatches stay the same in all epochs of an
+update; and dropout is off, so ratios are 1 before the first step.
 """
 
 from __future__ import annotations
@@ -82,6 +84,7 @@ class TextRollouts(Rollouts):
         super().__init__(lm, config, seed)
         self.prompts, self.label, self.scores, self.lengths = prompts, label, scores, lengths
         self.scale = RunningScale()
+        self.kl_coef = config.kl_coef
 
     def about(self) -> dict[str, object]:
         return {"steps": self.config.updates}
@@ -101,16 +104,22 @@ class TextRollouts(Rollouts):
             [sample.reward for sample in self.label([completion.sample for completion in written])]
         )
         scaled_K = self.scale.add(rewards_K)
-        batch = make_batch(self.lm, self.reference, critic, written, scaled_K, config)
+        penalised = replace(config, kl_coef=self.kl_coef)
+        rng = np.random.default_rng(named_seed(seed, "minibatches", update))
+        batch = make_batch(self.lm, self.reference, critic, written, scaled_K, penalised, rng)
+        if config.adaptive_kl:
+            batch.metrics["kl_coef"] = self.kl_coef
+            self.kl_coef = adapted_kl_coef(self.kl_coef, batch.metrics["kl"], len(written), config)
         batch.metrics |= {"return": float(rewards_K.mean()), "scaled_reward_std": float(scaled_K.std(correction=0))}
         batch.metrics["length"] = float(np.mean([len(completion.logprobs) for completion in written]))
         return batch
 
     def state(self) -> dict[str, Any]:
-        return {"scale": asdict(self.scale)}
+        return {"scale": asdict(self.scale), "kl_coef": self.kl_coef}
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.scale = RunningScale(**state["scale"])
+        self.kl_coef = state.get("kl_coef", self.kl_coef)  # a state of an older version has none
 
 
 def draw_prompts(count: int, update: int, size: int, seed: int) -> list[int]:
@@ -119,6 +128,21 @@ def draw_prompts(count: int, update: int, size: int, seed: int) -> list[int]:
     epochs = {position // count for position in positions}
     orders = {epoch: np.random.default_rng(named_seed(seed, "epoch", epoch)).permutation(count) for epoch in epochs}
     return [int(orders[position // count][position % count]) for position in positions]
+
+
+def adapted_kl_coef(coef: float, kl: float, count: int, config: RLConfig) -> float:
+    """Adapt the weight of the KL penalty: coef · (1 + clip(kl / target - 1, -0.2, 0.2) · count / horizon).
+
+    Args:
+        coef: weight of the penalty in an update.
+        kl: divergence of its completions from the reference (nats per completion).
+        count: number of its completions.
+        config: provides the target (`adaptive_kl`) and the horizon (`adaptive_kl_horizon`).
+
+    Source: Ziegler et al. 2019, section 2.2.
+    """
+    error = min(max(kl / config.adaptive_kl - 1, -0.2), 0.2)
+    return coef * (1 + error * count / config.adaptive_kl_horizon)
 
 
 @dataclass

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate, chain, pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from reflectrl.learn.advantages import COMPARISONS
 from reflectrl.learn.batch import Batch, Slice
 from reflectrl.learn.examples import Example, completion_logits, passes
 from reflectrl.learn.losses import baseline_mean, gae, rewards_to_go
+from reflectrl.learn.minibatches import assign_minibatches
 from reflectrl.learn.value import ValueHead
 from reflectrl.methods.shared.offline.losses import k3
 from reflectrl.models.lm import LanguageModel
@@ -27,6 +30,7 @@ def make_batch(
     written: Sequence[Completion],
     scores_K: Tensor,
     config: RLConfig,
+    rng: np.random.Generator | None = None,
 ) -> Batch:
     """Build a batch from the N tokens of K completions, end-of-text included. A slice holds whole completions.
 
@@ -37,6 +41,7 @@ def make_batch(
     Args:
         written: completions, with the `config.group` completions of a prompt next to each other.
         scores_K: scaled rewards of the completions.
+        rng: assigns the completions to `config.steps_per_epoch` minibatches; None makes a single minibatch.
     """
     rows = [completion.example for completion in written]
     lengths = lengths_of(rows)
@@ -68,18 +73,40 @@ def make_batch(
     advantages_N = token_advantages(rewards_N, values_N, lengths, config)
     targets_N = returns_N if values_N is None else values_N + advantages_N  # the critic's lambda-returns
     old_logp_N = torch.where(drawn_N.isnan(), logp_N, drawn_N)
-    return Batch([slices], labels_N, old_logp_N, advantages_N, targets_N, values_N, metrics=metrics)
+    minibatches = [slices]
+    if rng is not None and config.steps_per_epoch > 1:
+        shares = assign_minibatches(prompt_numbers(rows), config, rng)
+        minibatches = []
+        for share in shares:
+            # Sorted, so that completions of one prompt stay neighbours, and a pass encodes the prompt once.
+            members = sorted(share.tolist())
+            minibatches.append(token_slices(lm, rows, config.minibatch, config.temperature, members))
+    return Batch(minibatches, labels_N, old_logp_N, advantages_N, targets_N, values_N, metrics=metrics)
 
 
-def token_slices(lm: LanguageModel, rows: Sequence[Example], most: int, temperature: float) -> list[Slice]:
-    """Split completions into slices of at most `most` completions for one pass. Their units are tokens of the batch."""
-    slices, start = [], 0
-    for cut in passes(lm, [row.ids for row in rows], lengths_of(rows), most):
-        part = rows[cut]
-        stop = start + sum(lengths_of(part))
-        slices.append(Slice(list(range(start, stop)), partial(token_logp, lm, part, temperature)))
-        start = stop
+def token_slices(
+    lm: LanguageModel, rows: Sequence[Example], most: int, temperature: float, share: Sequence[int] | None = None
+) -> list[Slice]:
+    """Split completions into slices of at most `most` completions for one pass. Their units are tokens of the batch.
+
+    Args:
+        rows: all completions of the batch.
+        share: indices of the completions to split; None for all.
+    """
+    units_of = [range(*span) for span in pairwise(accumulate(lengths_of(rows), initial=0))]
+    if share is None:
+        share = range(len(rows))
+    selected, slices = [rows[i] for i in share], []
+    for cut in passes(lm, [row.ids for row in selected], lengths_of(selected), most):
+        units = list(chain.from_iterable(units_of[i] for i in share[cut]))
+        slices.append(Slice(units, partial(token_logp, lm, selected[cut], temperature)))
     return slices
+
+
+def prompt_numbers(rows: Sequence[Example]) -> np.ndarray:
+    """Number the distinct prompts from 0 on; return the number of each completion's prompt."""
+    numbers: dict[tuple[int, ...], int] = {}
+    return np.array([numbers.setdefault(row.ids[: row.start], len(numbers)) for row in rows])
 
 
 def token_advantages(rewards_N: Tensor, values_N: Tensor | None, lengths: Sequence[int], config: RLConfig) -> Tensor:

@@ -30,6 +30,7 @@ from reflectrl.methods.shared.offline.reference_cache import (
     Outcomes,
     ReferenceCache,
     cached_reference,
+    fit_reference,
     score_reference,
 )
 from reflectrl.models.lm import LanguageModel
@@ -218,6 +219,20 @@ def reference_cache(
     return data, cached_reference(cache, data, config, named_seed(seed, "value"), note, played)
 
 
+def _renewed(text: TextTask, lm: LanguageModel, data: Dataset, seed: int, path: Path) -> ReferenceCache:
+    """Return the view that the current weights have of the data, with their own value.
+
+    Args:
+        path: file for their completions. It is removed afterwards.
+    """
+    config = offline_settings(text.recipe)
+    path.unlink(missing_ok=True)
+    played = partial(_played, text, lm, seed, path) if config.value_from == "rollouts" else None
+    cache = fit_reference(data, config, named_seed(seed, "value"), lambda _: None, played)
+    path.unlink(missing_ok=True)
+    return cache
+
+
 def cache_folder(folder: Path, text: TextTask, algorithm: str) -> Path:
     """Return the folder of the reference cache of an algorithm's samples: of all, or of the imitable samples only."""
     uses_all = len(text.training(algorithm)) == len(text.samples("train"))
@@ -288,7 +303,9 @@ def train_arm(build: Build, text: TextTask, start: Source, values: Path | None) 
             if why := nothing_to_learn(data, cache, config, name):
                 leave_out(build, why)
                 return
-            train_offline(data, cache, config, learning_seed, note, learner, evaluate)
+            rewritten = _written(build, name, seed, "now", "validation", "reference")
+            renew = partial(_renewed, text, lm, data, seed, rewritten)
+            train_offline(data, cache, config, learning_seed, note, learner, evaluate, renew)
     _save(build.out, lm, seed)
     saved = load_state(learner)
     if saved is not None:
