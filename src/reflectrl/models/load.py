@@ -294,9 +294,10 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     if (full_context := _context(model.config, config, False)) < LEAST_CONTEXT:
         raise UserError(f"model {source!r} reads at most {full_context} tokens; players need {LEAST_CONTEXT} or more")
     context, precisions = _context(model.config, config, True), (config.mixed_precision, config.mixed_play)
-    if (both := is_encoder_decoder(model)) and config.backend == "packed":
+    is_seq2seq = is_encoder_decoder(model)
+    if is_seq2seq and config.backend == "packed":
         raise UserError(f"model {source!r} is an encoder-decoder model; set model.backend to auto or plain")
-    packed = config.backend != "plain" and not both
+    packed = config.backend != "plain" and not is_seq2seq
     gpu = device.type == "cuda"
     options = EngineOptions(packed, compiled=config.compile and packed, batched=device.type != "cpu", graphs=gpu)
     lm = verify_once(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions, options), source)

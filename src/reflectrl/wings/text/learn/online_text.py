@@ -2,11 +2,11 @@
 
 Source: the online baseline of Baheti et al. 2024, in the form of Ziegler et al. 2019 ("Fine-Tuning Language Models from
 Human Preferences", section 2) and Ouyang et al. 2022. Every token is an action. The scaled reward is given at the last
-token, and each token has a penalty for its divergence from the reference. The
-weight of that penalty may adapt to a target. Departures from the released code, which uses TRL 0.7: completions are
-drawn from the whole distribution, since ratios need it; rewards are divided by their deviation, and advantages by their
-root mean square, but neither is centred; the value loss is not clipped; minibatches stay the same in all epochs of an
-update; and dropout is off, so ratios are 1 before the first step.
+token, and each token has a penalty for its divergence from the reference. The weight of that penalty may adapt to a
+target. Departures from the released code, which uses TRL 0.7: completions are drawn from the whole distribution, since
+ratios need it; rewards are divided by their deviation, and advantages by their root mean square, but neither is
+centred; the value loss is not clipped; minibatches stay the same in all epochs of an update; and dropout is off, so
+ratios are 1 before the first step.
 """
 
 from __future__ import annotations
