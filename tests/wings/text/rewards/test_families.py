@@ -96,8 +96,17 @@ def test_hha_and_the_score_of_an_adapter(models, tmp_path, tiny_folder, capsys):
     assert {"distinct-1", "distinct-3", "length", "meteor"} <= set(best["metrics"])
     assert results["percentiles"][0]["advantage"]["p0"] <= results["percentiles"][0]["advantage"]["p100"]
     assert "<svg" in (tmp_path / "run" / "report.html").read_text()
-    extremes = (tmp_path / "run" / "extremes" / "top-reward-seed0.jsonl").read_text()
-    assert len(extremes.splitlines()) == 6  # good and rejected answers to three prompts
+    # Of three prompts, there are good and rejected answers; each has its own percentiles and extremes, as published.
+    [spread] = results["percentiles"]
+    assert set(spread) == {"seed", "reward", "value", "advantage", "rejected reward", "rejected advantage"}
+    assert "Rejected advantage (seed 0)" in (tmp_path / "run" / "report.html").read_text()
+    extreme = {}
+    for kind in ("advantage", "rejected-advantage"):
+        lines = (tmp_path / "run" / "extremes" / f"top-{kind}-seed0.jsonl").read_text().splitlines()
+        extreme[kind] = [json.loads(line) for line in lines]
+        assert len(lines) == 3 and extreme[kind][0]["advantage"] == spread[kind.replace("-", " ")]["p100"]
+    [other] = extreme["advantage"][0]["others"]
+    assert other["completion"] in [line["completion"] for line in extreme["rejected-advantage"]]
 
     adapter = tmp_path / "run" / "checkpoints" / "seed0" / "a_lol"
     assert (adapter / "adapter_model.safetensors").is_file()
