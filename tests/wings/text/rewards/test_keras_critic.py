@@ -7,6 +7,7 @@ under MirroredStrategy (like the published one), with Keras's own scores. Only p
 
 import json
 import shutil
+import sys
 import zipfile
 from contextlib import suppress
 from importlib.util import find_spec
@@ -211,6 +212,12 @@ class TestMistakes:
             file["dense"].create_dataset("dense/bias:0", (WIDTH,), "f4", external=outside)
         words = ("--from", tmp_path / "critic.h5", "--base", classifier("roberta", 2), "--to", tmp_path / "to")
         assert "the numbers of dense/dense/bias:0 are in another file" in refused(capsys, *words)
+
+    def test_without_the_package_one_line_names_the_extra(self, saved, tmp_path, capsys, monkeypatch):
+        (tmp_path / "critic.h5").touch()
+        monkeypatch.setitem(sys.modules, "h5py", None)
+        err = refused(capsys, "--from", tmp_path / "critic.h5", "--base", saved[1], "--to", tmp_path / "to")
+        assert "HDF5 files need the package h5py" in err and "'.[keras]'" in err
 
     def test_a_truncated_shard_is_refused(self, saved, tmp_path, capsys):
         shard = saved[0] / "variables" / "variables.data-00000-of-00001"

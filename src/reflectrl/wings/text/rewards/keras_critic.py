@@ -149,8 +149,8 @@ def _fitted(
             raise UserError(f"{about}: {name} has the shape {shape}; it must have {shapes[name]}")
         if array.dtype.kind != "f":
             raise UserError(f"{about}: {name} holds {array.dtype}, not floating-point numbers")
-        values = np.asarray(array[()], dtype=np.float32)
-        tensors[name] = torch.from_numpy(np.ascontiguousarray(values.T if is_kernel else values).copy())
+        values = array[()]
+        tensors[name] = torch.from_numpy(np.array(values.T if is_kernel else values, np.float32, order="C"))
     return tensors
 
 
