@@ -180,7 +180,7 @@ def open_weights(source: Path) -> Iterator[Mapping[str, Any]]:
     try:
         with h5py.File(source, "r") as file:
             yield _datasets(file, source)
-    except (OSError, RuntimeError, KeyError, ValueError) as error:  # all of these come from damaged files
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:  # all of these come from damaged files
         raise UserError(f"{source} is not an HDF5 file that can be read: {one_line(error)}") from error
 
 
@@ -190,8 +190,10 @@ def _datasets(file: Any, source: Path) -> dict[str, Any]:
 
     datasets = {}
 
-    def collect(path: str, item: Any) -> None:
-        if not isinstance(item, h5py.Dataset) or path.startswith("optimizer_weights/"):
+    def collect(path: str | bytes, item: Any) -> None:
+        if isinstance(path, bytes) or path.startswith("optimizer_weights/"):  # bytes: a name that is not UTF-8
+            return
+        if not isinstance(item, h5py.Dataset):
             return
         if item.external or item.is_virtual:  # else a file from elsewhere could read other files of this machine
             raise UserError(f"{source}: the numbers of {path} are in another file")
