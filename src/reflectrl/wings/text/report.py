@@ -21,6 +21,10 @@ from reflectrl.runs.report.svg import Look, drawing, looks, to_svg
 SHOWN = 6
 """Number of prompts whose completions the page shows."""
 KINDS = ("reward", "value", "advantage")
+REJECTED = "rejected "
+"""Beginning of the names of the percentiles of rejected answers."""
+SHOWN_PERCENTILES = (0, 10, 25, 50, 75, 90, 100)
+"""Percentiles in the page's table, as in the released code of Leftover Lunch."""
 
 Line = Mapping[str, Any]
 
@@ -54,6 +58,8 @@ def render(results: Mapping[str, Any], run_folder: Path) -> str:
         percentiles=[Plot(kind.capitalize(), percentile_svg(results["percentiles"], kind)) for kind in KINDS]
         if results["percentiles"]
         else [],
+        shown_percentiles=SHOWN_PERCENTILES,
+        percentile_rows=percentile_rows(results["percentiles"]),
         bars=[Plot(title, bars_svg(lines, look, f"bars-{i}-")) for i, (title, lines, _) in enumerate(tables(summary))],
         sections=curve_sections(metrics, look),
         examples=examples(results, run_folder),
@@ -71,16 +77,37 @@ def tables(summary: Sequence[Line]) -> list[tuple[str, list[Line], list[str]]]:
     return sections
 
 
+def percentile_rows(spread: Sequence[Line]) -> list[tuple[str, list[float | None]]]:
+    """Return the lines of the table of percentiles: a title, and the values."""
+    rows = []
+    for seed in spread:
+        for name, values in seed.items():
+            if name != "seed":
+                title = f"{name.capitalize()} (seed {seed['seed']})"
+                rows.append((title, [values.get(f"p{p}") for p in SHOWN_PERCENTILES]))
+    return rows
+
+
 def percentile_svg(spread: Sequence[Line], kind: str) -> str:
-    """Plot percentiles of the training samples' reward, value or advantage, with a line per seed."""
+    """Plot percentiles of the training samples' reward, value or advantage, with a line per seed.
+
+    Rejected answers, if there are any, have a dashed line.
+    """
     with drawing(3.3, 2.1) as (figure, axes):
         for i, seed in enumerate(spread):
-            points = {
-                int(name[1:]): value for name, value in seed[kind].items() if name[0] == "p" and name[1:].isdigit()
-            }
-            axes.plot(
-                list(points), list(points.values()), color=Look(6 + i % 5).colour, linewidth=1.4, marker="o", ms=2.5
-            )
+            for name, style in ((kind, "-"), (REJECTED + kind, "--")):
+                if name not in seed:
+                    continue
+                quantiles = [key for key in seed[name] if key[0] == "p" and key[1:].isdigit()]
+                axes.plot(
+                    [int(key[1:]) for key in quantiles],
+                    [seed[name][key] for key in quantiles],
+                    color=Look(6 + i % 5).colour,
+                    linewidth=1.4,
+                    linestyle=style,
+                    marker="o",
+                    ms=2.5,
+                )
         axes.set_xlabel("percentile")
         if kind == "advantage":
             axes.axhline(0, color=Look(0).colour, linewidth=0.8, linestyle=":")

@@ -6,12 +6,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from reflectrl.cli import main
 from reflectrl.core.types import UserError
 from reflectrl.serving.endpoints.client import Endpoint
 from reflectrl.serving.endpoints.config import EndpointConfig
 from reflectrl.serving.endpoints.journal import Budget, Journal
 from reflectrl.serving.endpoints.parsing import read_verdict
-from reflectrl.wings.text.generation.judge import Wins, compare_request, count, judge
+from reflectrl.wings.text.generation import judge as judging
+from reflectrl.wings.text.generation.judge import Wins, compare_request, count, read_verdicts
 from reflectrl.wings.text.samples.sample import Sample
 
 
@@ -64,6 +66,11 @@ def endpoint(server):
 
 def written(*completions):
     return [Sample(str(i), str(i), f"prompt {i}", f" {text}", 0.0) for i, text in enumerate(completions)]
+
+
+def judge(*arguments, **settings) -> Wins:
+    """The wins by the only verdict that there is without criteria."""
+    return judging.judge(*arguments, **settings)["overall"]
 
 
 def longer(text: str) -> str:
@@ -171,3 +178,64 @@ def test_verdicts_are_read(answer, verdict):
 def test_the_question_holds_prompt_and_answers_in_order():
     text = compare_request(" why? ", " one", " two")
     assert text.index("why?") < text.index("\none\n") < text.index("\ntwo\n")
+
+
+def by_length(text: str) -> str:
+    """A judge that finds long answers helpful, and short ones safe."""
+    helpful = longer(text)
+    safe = {"A": "B", "B": "A", "TIE": "TIE"}[helpful]
+    return f"**Helpful:** {helpful}\nsafe: {safe}."
+
+
+def test_each_criterion_has_its_own_verdicts(server, endpoint, tmp_path):
+    server.decide = by_length
+    texts, path = (written("long", "s", "longer"), written("s", "size", "l")), tmp_path / "v.jsonl"
+    wins = judging.judge(*texts, endpoint, path, criteria=("helpful", "safe"))
+    assert wins == {"helpful": Wins(2, 0, 1, 0, 0), "safe": Wins(1, 0, 2, 0, 0)}
+    assert len(server.asked) == 6  # one question for both
+    assert all("helpful: <A, B, or TIE>\nsafe: <A, B, or TIE>" in text for text in server.asked)
+    lines = path.read_text().splitlines(keepends=True)
+    assert len(lines) == 12
+    path.write_text("".join(lines[:-1]))  # as after a kill between the two verdicts of an answer
+    later = Endpoint(EndpointConfig(server.url, "judge", retries=0))
+    assert judging.judge(*texts, later, path, criteria=("helpful", "safe")) == wins
+    assert len(server.asked) == 7
+
+
+def test_the_verb_prints_the_wins_by_each_criterion(server, tmp_path, capsys):
+    server.decide = by_length
+    for arm, texts in (("a_lol", written("long", "longer")), ("nll", written("s", "size"))):
+        path = tmp_path / "completions" / f"{arm}-seed0-best-test-greedy.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        rows = ({"id": s.id, "group": s.group, "prompt": s.prompt, "completion": s.completion} for s in texts)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["judge", str(tmp_path), "--url", server.url, "--model", "judge"]
+    assert main([*words, "--criteria", "helpful, safe"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("4 questions for http://127.0.0.1")
+    tallies = [json.loads(line) for line in lines[1::2]]
+    assert [(row["criterion"], row["wins"], row["losses"]) for row in tallies] == [("helpful", 2, 0), ("safe", 0, 2)]
+    assert lines[2] == "helpful: a_lol wins 100.0% [100.0%, 100.0%] of 2 prompts, ties as half"
+    assert lines[4] == "safe: a_lol wins 0.0% [0.0%, 0.0%] of 2 prompts, ties as half"
+    server.decide = longer
+    assert main(words) == 0
+    tally, sentence = capsys.readouterr().out.splitlines()[1:]
+    assert "criterion" not in json.loads(tally) and sentence.startswith("a_lol wins 100.0%")
+    for criteria in ("helpful,helpful", "helpful,,safe", "helpful\x07"):
+        assert main([*words, "--criteria", criteria]) == 2
+        err = capsys.readouterr().err
+        assert "is not a criterion" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdicts"),
+    [
+        ("helpful: A\nsafe: TIE", ("first", "tie")),
+        ("B is rude.\n- More helpful: B\n- More safe: A", ("second", "first")),
+        ("helpful: unsure, so:\nhelpful: b\nsafe: neither", ("second", "unclear")),
+        ("<think>safe: B</think>helpful: A", ("first", "unclear")),
+        ("A", ("unclear", "unclear")),
+    ],
+)
+def test_verdicts_on_criteria_are_read(answer, verdicts):
+    assert tuple(read_verdicts(answer, ("helpful", "safe")).values()) == verdicts

@@ -86,11 +86,11 @@ def rewards(models: dict[str, str], *names: str, section: str = "rewards") -> di
     return found | {f"{section}.{name}.device": "cpu" for name in names}
 
 
-def test_hha(models, tmp_path, tiny_folder):
+def test_hha_and_the_score_of_an_adapter(models, tmp_path, tiny_folder, capsys):
     prepare("hha", "hha_rows", tmp_path / "data")
     arms = "data,reference,nll,a_lol,a_lol_kl,dpo,pro,ppo"
     settings = rewards(models, "reward_model") | rewards(models, "reward_model", section="test_rewards")
-    lora = {"model.source": str(tiny_folder("llama")), "model.lora_rank": "2"}
+    lora = {"model.source": str(tiny_folder("llama")), "model.lora_rank": "2", "offline.sampling": "all_priority"}
     results = finish("hha", tmp_path / "run", arms=arms, **settings, **lora, **{"text.data": str(tmp_path / "data")})
     assert arms_of(results) == set(arms.split(","))
     best = next(row for row in results["rows"] if row["arm"] == "a_lol" and row["checkpoint"] == "best")
@@ -98,7 +98,26 @@ def test_hha(models, tmp_path, tiny_folder):
     assert {"distinct-1", "distinct-3", "length", "meteor"} <= set(best["metrics"])
     assert results["percentiles"][0]["advantage"]["p0"] <= results["percentiles"][0]["advantage"]["p100"]
     assert "<svg" in (tmp_path / "run" / "report.html").read_text()
-    assert (tmp_path / "run" / "checkpoints" / "seed0" / "a_lol" / "adapter_model.safetensors").is_file()
+    # Of three prompts, there are good and rejected answers; each has its own percentiles and extremes, as published.
+    [spread] = results["percentiles"]
+    assert set(spread) == {"seed", "reward", "value", "advantage", "rejected reward", "rejected advantage"}
+    assert "Rejected advantage (seed 0)" in (tmp_path / "run" / "report.html").read_text()
+    extreme = {}
+    for kind in ("advantage", "rejected-advantage"):
+        lines = (tmp_path / "run" / "extremes" / f"top-{kind}-seed0.jsonl").read_text().splitlines()
+        extreme[kind] = [json.loads(line) for line in lines]
+        assert len(lines) == 3 and extreme[kind][0]["advantage"] == spread[kind.replace("-", " ")]["p100"]
+    [other] = extreme["advantage"][0]["others"]
+    assert other["completion"] in [line["completion"] for line in extreme["rejected-advantage"]]
+
+    adapter = tmp_path / "run" / "checkpoints" / "seed0" / "a_lol"
+    assert (adapter / "adapter_model.safetensors").is_file()
+    capsys.readouterr()
+    assert main(["score", str(tmp_path / "run"), "--model", str(adapter)]) == 0
+    row = json.loads(capsys.readouterr().out.splitlines()[0])
+    greedy = {"arm": "a_lol", "checkpoint": "best", "split": "test", "sampling": "greedy"}
+    [known] = [row for row in results["rows"] if greedy.items() <= row.items()]
+    assert (row["reward"], row["completions"]) == (known["reward"], known["completions"])
 
 
 def test_comet(models, tmp_path, tiny_folder):

@@ -1,4 +1,6 @@
-"""`data hha`, `comet`, `reddit`, `knowledge`: prepare text for offline learning. `data convert`: convert samples."""
+"""`data hha`, `comet`, `reddit`, `knowledge`: prepare text for offline learning. `data convert`: convert samples.
+`data critic`: convert the critic that scores commonsense inferences.
+"""
 
 from __future__ import annotations
 
@@ -161,6 +163,29 @@ class Convert(Data):
                 rows = to_trl(samples, self.as_, self.threshold)
                 lines = map(partial(json.dumps, ensure_ascii=False), rows)
             print(f"{self.to}: {write_lines(self.to, lines)} rows, {self.as_}")
+
+
+@dataclass(frozen=True)
+class Critic(Data):
+    """Convert the published critic of ATOMIC-10x, a model of Keras, to a folder for rewards.comet_critic.model."""
+
+    from_: Annotated[Path, tyro.conf.arg(name="from", metavar="PATH")]
+    """Folder in which Keras saved the critic (with saved_model.pb), or HDF5 file of the model or of its weights."""
+    to: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    """New folder for the converted critic."""
+    base: Annotated[str, tyro.conf.arg(metavar="MODEL")] = "FacebookAI/roberta-large-mnli"
+    """Folder or hub name of the RoBERTa that the critic was trained from. It gives the configuration and the tokenizer,
+    and must be on this machine."""
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Convert the critic, and print how to use it."""
+        refuse_unknown(settings, type(self))
+        from reflectrl.runs.workers import silence
+        from reflectrl.wings.text.rewards.keras_critic import convert
+
+        silence()
+        convert(self.from_, self.base, self.to)
+        print(f"the critic is in {self.to}; to use it: --rewards.comet_critic.model {self.to}")
 
 
 def _show(account: Account, store: Path) -> None:

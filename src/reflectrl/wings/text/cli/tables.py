@@ -38,6 +38,9 @@ class Judge:
     """Training seed of both arms."""
     split: Annotated[str, tyro.conf.arg(metavar="SPLIT")] = "test"
     """Split from which the prompts come."""
+    criteria: Annotated[str, tyro.conf.arg(metavar="ADJECTIVES")] = ""
+    """Adjectives with commas between them, such as helpful,safe: the judge gives a verdict on each, in one answer, and
+    the wins are counted for each. Default: one verdict on everything."""
     sampling: Annotated[str, tyro.conf.arg(metavar="HOW")] = "greedy"
     """Sampling of the completions: greedy or sampled."""
     prompts: Annotated[int, tyro.conf.arg(metavar="N")] = 0
@@ -45,19 +48,19 @@ class Judge:
     threads: Annotated[int, tyro.conf.arg(metavar="N")] = 4
     """Number of concurrent requests."""
     max_tokens: Annotated[int, tyro.conf.arg(metavar="N")] = 16
-    """Longest answer of the judge in tokens. A judge that reasons before it answers needs more."""
+    """Longest answer of the judge in tokens, per criterion. A judge that reasons before it answers needs more."""
     key_env: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
     """Environment variable with the server's API key, if it needs one."""
     max_requests: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Largest number of requests for this run, including retries and earlier requests; 0 sets no limit."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Ask the questions that have no verdict yet, and print the win rate."""
+        """Ask the questions that have no verdict yet, and print the win rate by each criterion."""
         _refuse(settings)
         from reflectrl.serving.endpoints.client import Endpoint
         from reflectrl.serving.endpoints.config import EndpointConfig
         from reflectrl.serving.endpoints.journal import Budget, Journal
-        from reflectrl.wings.text.generation.judge import judge
+        from reflectrl.wings.text.generation.judge import OVERALL, judge
 
         if self.threads < 1 or self.max_tokens < 1 or self.max_requests < 0:
             raise UserError("judge: --threads and --max-tokens must be at least 1, --max-requests at least 0")
@@ -71,18 +74,26 @@ class Judge:
         if not groups:
             raise UserError(f"judge: {self.arm} and {self.against} have answered no prompt in common")
         path = self.run / "judge" / f"{self.arm}-{self.against}-seed{self.seed}-{self.split}-{self.sampling}.jsonl"
-        wins = judge(
+        criteria = [word.strip() for word in self.criteria.split(",")] if self.criteria else []
+        wins_by_criterion = judge(
             [ours[group] for group in groups],
             [theirs[group] for group in groups],
             endpoint,
             path,
             self.threads,
-            self.max_tokens,
+            self.max_tokens * max(1, len(criteria)),
             begin=self._tell,
+            criteria=criteria,
         )
-        low, high = wins.interval(0.95) or (0.0, 1.0)
-        print(json.dumps({"arm": self.arm, "against": self.against, "judge": self.model, **asdict(wins)}))
-        print(f"{self.arm} wins {wins.rate:.1%} [{low:.1%}, {high:.1%}] of {len(groups)} prompts, ties as half")
+        for name, wins in wins_by_criterion.items():
+            row = {"arm": self.arm, "against": self.against, "judge": self.model, **asdict(wins)}
+            sentence = f"{self.arm} wins {wins.rate:.1%}"
+            if name != OVERALL:
+                row["criterion"] = name
+                sentence = f"{name}: {sentence}"
+            low, high = wins.interval(0.95) or (0.0, 1.0)
+            print(json.dumps(row))
+            print(f"{sentence} [{low:.1%}, {high:.1%}] of {len(groups)} prompts, ties as half")
 
     def _tell(self, cost: Cost) -> None:
         if cost.requests:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.prompts.messages import said
 from reflectrl.core.statistics import mean_interval
 from reflectrl.core.types import UserError
+from reflectrl.serving.endpoints.answers import without_thinking
 from reflectrl.serving.endpoints.client import Ask, Endpoint
 from reflectrl.serving.endpoints.journal import Cost
 from reflectrl.serving.endpoints.parsing import Verdict, read_verdict
@@ -31,11 +33,20 @@ def _words() -> Any:
     return Environment(undefined=StrictUndefined).from_string(source).module
 
 
-def compare_request(prompt: str, first: str, second: str) -> str:
-    """Return the question to a judge about two answers to a prompt."""
-    return str(_words().compare(prompt.strip(), first.strip(), second.strip()))
+def compare_request(prompt: str, first: str, second: str, criteria: Sequence[str] = ()) -> str:
+    """Return the question to a judge about two answers to a prompt.
+
+    Args:
+        criteria: adjectives, such as "helpful" and "safe". The judge gives a verdict on each. Without any, it gives one
+            verdict on everything.
+    """
+    return str(_words().compare(prompt.strip(), first.strip(), second.strip(), criteria))
 
 
+OVERALL = "overall"
+"""Name of the only verdict if there are no criteria."""
+CRITERION = re.compile(r"[a-z][a-z-]*( [a-z][a-z-]*)*")
+"""Form of a criterion: words in lower case."""
 ORDERS = ("ours first", "theirs first")
 POINTS: Mapping[tuple[str, Verdict], int] = {
     ("ours first", "first"): 1,
@@ -53,9 +64,12 @@ class Question(NamedTuple):
     order: str
     request: str
 
-    def key(self, judge: str) -> str:
-        """Return a hash of the judge's name and the full question."""
-        return hashlib.sha256(f"{judge}\x1f{self.request}".encode()).hexdigest()[:16]
+    def key(self, judge: str, criterion: str) -> str:
+        """Return a hash of the judge's name, the full question, and the criterion of a verdict."""
+        text = f"{judge}\x1f{self.request}"
+        if criterion != OVERALL:  # so that verdicts of earlier versions, which had no criteria, still count
+            text += f"\x1f{criterion}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -95,30 +109,42 @@ def judge(
     max_tokens: int = 16,
     progress: Callable[[int, int], None] = lambda done, total: None,
     begin: Callable[[Cost], None] = lambda cost: None,
-) -> Wins:
+    criteria: Sequence[str] = (),
+) -> dict[str, Wins]:
     """Ask a judge to compare two models' completions of the same prompts.
 
     Args:
-        path: file to which every verdict is appended. Questions with a verdict are not asked again.
+        path: file to which every verdict is appended. Questions with all their verdicts are not asked again.
         threads: questions per batch; verdicts are written after each batch.
         max_tokens: longest answer of the judge in tokens. A judge that reasons before it answers needs more.
         progress: progress callback; receives the number of answers so far and in total.
         begin: receives, before the first question, an estimate of the largest total cost.
+        criteria: adjectives by which the judge compares (`compare_request`).
+
+    Returns:
+        The wins by criterion; of "overall" if there are no criteria.
 
     Raises:
-        UserError: a prompt has no completion by the other model, the file holds anything but verdicts, the budget is
-            spent, or the server does not answer.
+        UserError: a prompt has no completion by the other model, the file holds anything but verdicts, a criterion is
+            no adjective, the budget is spent, or the server does not answer.
     """
+    for criterion in criteria:
+        if not CRITERION.fullmatch(criterion) or list(criteria).count(criterion) > 1:
+            raise UserError(f"judge: {criterion!r} is not a criterion; name different adjectives: helpful,safe")
     others = {sample.prompt: sample.completion for sample in theirs}
     questions = []
     for sample in ours:
         if sample.prompt not in others:
             raise UserError(f"judge: the other model has no completion of prompt {sample.id!r}")
         texts = (sample.completion, others[sample.prompt])
-        questions.append(Question(sample.id, ORDERS[0], compare_request(sample.prompt, *texts)))
-        questions.append(Question(sample.id, ORDERS[1], compare_request(sample.prompt, *reversed(texts))))
-    verdicts, name = _read(path), f"{endpoint.where} {endpoint.name}"
-    pending = [question for question in questions if question.key(name) not in verdicts]
+        request, reverse = (compare_request(sample.prompt, *pair, criteria) for pair in (texts, texts[::-1]))
+        questions += [Question(sample.id, ORDERS[0], request), Question(sample.id, ORDERS[1], reverse)]
+    names, judge_name = list(criteria) or [OVERALL], f"{endpoint.where} {endpoint.name}"
+    verdicts = _read(path)
+    pending = []
+    for question in questions:
+        if not verdicts.keys() >= {question.key(judge_name, name) for name in names}:
+            pending.append(question)
     asks = [Ask([said("user", question.request)], max_tokens) for question in pending]
     begin(endpoint.estimate(asks))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,12 +152,29 @@ def judge(
         for start in range(0, len(pending), threads):
             part = slice(start, start + threads)
             for question, answer in zip(pending[part], endpoint.complete_all(asks[part]), strict=True):
-                verdict = verdicts[question.key(name)] = read_verdict(answer)
-                row = {"key": question.key(name), "id": question.id, "order": question.order, "verdict": verdict}
-                file.write(json.dumps(row) + "\n")
+                for name, verdict in read_verdicts(answer, criteria).items():
+                    key = question.key(judge_name, name)
+                    verdicts[key] = verdict
+                    row = {"key": key, "id": question.id, "order": question.order, "verdict": verdict}
+                    file.write(json.dumps(row if name == OVERALL else {**row, "criterion": name}) + "\n")
                 file.flush()
             progress(len(questions) - len(pending) + min(start + threads, len(pending)), len(questions))
-    return count({(q.id, q.order): verdicts[q.key(name)] for q in questions})
+    return {name: count({(q.id, q.order): verdicts[q.key(judge_name, name)] for q in questions}) for name in names}
+
+
+def read_verdicts(answer: str, criteria: Sequence[str]) -> dict[str, Verdict]:
+    """Return the verdict on each criterion; of "overall" if there are no criteria.
+
+    An answer has a line like "helpful: A" for each criterion, perhaps with reasons before them, so the last such line
+    counts. A criterion without a line is unclear.
+    """
+    if not criteria:
+        return {OVERALL: read_verdict(answer)}
+    visible, verdicts = without_thinking(answer), dict[str, Verdict]()
+    for criterion in criteria:
+        lines = re.findall(rf"(?im)^\W*(?:more )?{re.escape(criterion)}\W*:(.*)$", visible)
+        verdicts[criterion] = read_verdict(lines[-1]) if lines else "unclear"
+    return verdicts
 
 
 def count(verdicts: Mapping[tuple[str, str], Verdict]) -> Wins:

@@ -28,6 +28,7 @@ from reflectrl.wings.text.pipeline.training import (
     written_to,
 )
 from reflectrl.wings.text.samples import Sample
+from reflectrl.wings.text.samples.sample import imitable
 
 
 def rows(run: Path, text: TextTask) -> Iterator[TextRow]:
@@ -65,6 +66,9 @@ def _written(run: Path, text: TextTask, labels: Mapping[str, Any]) -> list[Sampl
 def spread(build: Build, text: TextTask, references: Sequence[Path], values: Sequence[Path]) -> list[dict[str, Any]]:
     """Return percentiles of reward, value and advantage on the training samples, per seed.
 
+    Rejected answers, if an arm learns from some, have percentiles of their own: "rejected reward" and "rejected
+    advantage". Their prompts, and so their values, are those of the others.
+
     Args:
         references: the reference of each seed.
         values: the folder of each one's caches; none if no arm needs them.
@@ -73,38 +77,62 @@ def spread(build: Build, text: TextTask, references: Sequence[Path], values: Seq
     for seed, reference, folder in zip(text.recipe.seeds, references, values, strict=False):
         lm = text.load(reference, seed)
         written = written_by_reference(build, seed)
-        _, cache = reference_cache(text, lm, seed, folder, written, text.offline[0], lambda _: None)
-        write_extremes(build.context.run.path / "extremes", seed, text.training(text.offline[0]), cache)
-        numbers = {
-            "reward": cache.values_N + cache.advantages_N,
-            "value": cache.values_N,
-            "advantage": cache.advantages_N,
-        }
-        per_seed.append({"seed": seed, **{name: percentiles(values.tolist()) for name, values in numbers.items()}})
+        arm = max(text.offline, key=lambda arm: len(text.training(arm)))  # one that learns from rejected answers, too
+        _, cache = reference_cache(text, lm, seed, folder, written, arm, lambda _: None)
+        samples = text.training(arm)
+        numbers = _numbers(cache)
+        write_extremes(build.context.run.path / "extremes", seed, samples, numbers)
+        line: dict[str, Any] = {"seed": seed}
+        for title, name, indices in _views(samples):
+            line[title] = percentiles([numbers[i][name] for i in indices])
+        per_seed.append(line)
     return per_seed
+
+
+def _numbers(cache: ReferenceCache) -> list[dict[str, float]]:
+    """Return reward, value and advantage of each training sample."""
+    pairs = zip(cache.values_N.tolist(), cache.advantages_N.tolist(), strict=True)
+    return [{"reward": value + gain, "value": value, "advantage": gain} for value, gain in pairs]
+
+
+def _views(samples: Sequence[Sample]) -> list[tuple[str, str, list[int]]]:
+    """Return (title, name, indices) of the numbers that are reported: of good answers, and of rejected ones if any."""
+    good = [i for i, sample in enumerate(samples) if imitable(sample)]
+    rejected = [i for i, sample in enumerate(samples) if not imitable(sample)]
+    views = [(name, name, good) for name in ("reward", "value", "advantage")]
+    if rejected:
+        views += [(f"rejected {name}", name, rejected) for name in ("reward", "advantage")]
+    return views
 
 
 EXTREMES = 20
 """Number of training samples at each end of reward, value and advantage that are written out."""
 
 
-def write_extremes(folder: Path, seed: int, samples: Sequence[Sample], cache: ReferenceCache) -> None:
+def write_extremes(folder: Path, seed: int, samples: Sequence[Sample], numbers: Sequence[Mapping[str, float]]) -> None:
     """Write the training samples with the highest and the lowest reward, value and advantage, with all three numbers.
 
-    Files are named by end, number and seed, such as "top-advantage-seed0.jsonl". The most extreme sample comes first.
+    Files are named by end, number and seed, such as "top-advantage-seed0.jsonl" or, for rejected answers,
+    "top-rejected-advantage-seed0.jsonl". The most extreme sample comes first. Other answers to the same prompt stand
+    beside it, with their numbers.
     """
-    values, gains = cache.values_N.tolist(), cache.advantages_N.tolist()
-    numbers = [
-        {"reward": value + gain, "value": value, "advantage": gain} for value, gain in zip(values, gains, strict=True)
-    ]
-    for name in ("reward", "value", "advantage"):
-        column = [row[name] for row in numbers]
-        order = sorted(range(len(samples)), key=column.__getitem__)
-        for end, rows in (("bottom", order[:EXTREMES]), ("top", order[::-1][:EXTREMES])):
-            lines = ({"prompt": samples[i].prompt, "completion": samples[i].completion, **numbers[i]} for i in rows)
-            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-            folder.mkdir(exist_ok=True)
-            write_text(folder / f"{end}-{name}-seed{seed}.jsonl", text)
+    groups: dict[str, list[int]] = {}
+    for i, sample in enumerate(samples):
+        groups.setdefault(sample.group, []).append(i)
+
+    def line_of(i: int) -> str:
+        line: dict[str, Any] = {"prompt": samples[i].prompt, "completion": samples[i].completion, **numbers[i]}
+        others = [j for j in groups[samples[i].group] if j != i]
+        if others:
+            line["others"] = [{"completion": samples[j].completion, **numbers[j]} for j in others]
+        return json.dumps(line, ensure_ascii=False) + "\n"
+
+    folder.mkdir(exist_ok=True)
+    for title, name, indices in _views(samples):
+        order = sorted(indices, key=lambda i: numbers[i][name])
+        for end, extreme in (("bottom", order[:EXTREMES]), ("top", order[::-1][:EXTREMES])):
+            path = folder / f"{end}-{title.replace(' ', '-')}-seed{seed}.jsonl"
+            write_text(path, "".join(map(line_of, extreme)))
 
 
 def write_results(build: Build, text: TextTask, references: Sequence[Path], values: Sequence[Path]) -> None:

@@ -2,8 +2,8 @@
 
 - The classifier of offensive language of ToxiChat (Baheti et al. 2021, arXiv 2108.11830): a GPT-2 that judges every
   turn of a thread at the end-of-text token after it. Only the judgement of the last turn is used.
-- The critic of ATOMIC-10x (West et al. 2022, arXiv 2110.07178), converted from Keras by the released code of Leftover
-  Lunch: a RoBERTa, and a head of two layers in a file of its own.
+- The critic of ATOMIC-10x (West et al. 2022, arXiv 2110.07178), converted from Keras by `reflectrl data critic` or
+  by the released code of Leftover Lunch: a RoBERTa, and a head of two layers in a file of its own.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoModelForSequenceClassification, RobertaConfig, RobertaModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.gpt2.modeling_gpt2 import GPT2Model, GPT2PreTrainedModel
 
-HEAD = "custom_roberta_classification_head.pt"
-"""File of the head of the critic of ATOMIC-10x."""
+HEAD = "custom_roberta_classification_head"
+"""File of the head of the critic of ATOMIC-10x, without its ending: .safetensors, or .pt in the released code."""
 THREAD_CLASSIFIER = "GPT2ForOC_S_offensive"
 """Architecture that the folder of ToxiChat's classifier names."""
 
@@ -69,9 +70,7 @@ def load_classifier(source: str, **options: Any) -> tuple[Any, Mapping[str, Any]
     if THREAD_CLASSIFIER in architectures:
         kind = cast(Any, ThreadClassifier)
         model, info = kind.from_pretrained(source, output_loading_info=True, **options)
-    elif (folder / HEAD).is_file():
-        # The pickle may hold nothing but tensors.
-        head = torch.load(folder / HEAD, map_location="cpu", weights_only=True)
+    elif head := _critic_head(folder):
         width = len(head["dense.bias"])
         kind = cast(Any, AtomicCritic)
         model, info = kind.from_pretrained(source, width=width, output_loading_info=True, **options)
@@ -80,3 +79,14 @@ def load_classifier(source: str, **options: Any) -> tuple[Any, Mapping[str, Any]
     else:
         model, info = kind.from_pretrained(source, output_loading_info=True, **options)
     return model, info
+
+
+def _critic_head(folder: Path) -> dict[str, Tensor]:
+    """Return the weights of a critic's head; an empty dictionary if there is no such file."""
+    ours, released = folder / f"{HEAD}.safetensors", folder / f"{HEAD}.pt"
+    if ours.is_file():
+        return load_file(ours)
+    if released.is_file():
+        # The pickle may hold nothing but tensors.
+        return cast("dict[str, Tensor]", torch.load(released, map_location="cpu", weights_only=True))
+    return {}
