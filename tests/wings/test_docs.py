@@ -225,6 +225,8 @@ def require_readable(words: Sequence[str], line: str) -> None:
             require_extras([word.removeprefix("EXTRA=") for word in given if word.startswith("EXTRA=")], line)
         case ["python", "-m", "pytest", *paths]:
             assert all((ROOT / path).exists() for path in paths), line
+        case ["python", script, *_] if script.startswith("scripts/"):
+            assert (ROOT / script).is_file(), line
         case ["python", "-m", module, *rest]:
             require_program(module, rest, line)
         case ["pip", "install", *packages]:

@@ -173,11 +173,21 @@ def test_a_model_card_names_what_the_agent_was_trained_from(source: str, named: 
     assert (f'source = "{source}"' in text) == (bool(named) or source == "scratch"), "folders are left out"
 
 
+def test_a_model_card_has_the_results_over_all_seeds() -> None:
+    made = from_dict(Recipe, {"name": "r", "env": {"name": "corridor"}, "seeds": [0, 1, 7]}, "test")
+    row = {"split": "test", "stage": "full", "sampling": "greedy", "seeds": 3, "episodes": 630}
+    summary = [{**row, "success": 0.98, "low": 0.9512, "high": 1.0, "return": 1.25, "steps": 13.0}]
+    text = model_card(Card("r"), made, 0, "mit", summary, {"policy/model.safetensors": (1024, "ab" * 32)})
+    assert "Over the seeds 0, 1, 7 of the run:" in text
+    assert "| test | full | greedy | 3 | 630 | 0.980 | 0.951 | 1.000 | 1.250 | 13.000 |" in text
+    assert f"| policy/model.safetensors | 1024 | {'ab' * 32} |" in text
+
+
 def test_adapters_on_a_folder_of_this_machine_are_not_published(
     ran: Path, tmp_path: Path, hub: list[tuple[str, bytes]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert push(ran, tmp_path / "agent", "--licence", "mit") == 2
-    assert "which only this machine has; add --merge to --push" in capsys.readouterr().err
+    assert "which only this machine has; add --merge to publish it" in capsys.readouterr().err
     assert not hub and not (tmp_path / "agent").exists()
 
 

@@ -32,7 +32,14 @@ from reflectrl.runs.demonstrations import finished_lines
 from reflectrl.runs.folder import RunFolder
 from reflectrl.runs.players import load_players
 from reflectrl.runs.state import CARD, POLICY, REFLECTOR
-from reflectrl.tools.exporting.publishing import Publication, check_publication, push
+from reflectrl.tools.exporting.publishing import (
+    MODEL_CARD,
+    Publication,
+    check_publication,
+    model_card,
+    push,
+    weights_of,
+)
 
 MERGED, HALF = 1e-3, 0.5
 """Largest difference of logits, relative to 1 + their size, that merging an adapter may make: in float32, and in 16
@@ -47,6 +54,7 @@ def export_agent(
     half: bool = False,
     trust: bool = False,
     merge: bool = False,
+    licence: str = "",
     publication: Publication | None = None,
 ) -> Card:
     """Write the players of an arm into a separate folder. An agent that exists there is replaced.
@@ -57,21 +65,23 @@ def export_agent(
         half: store weights in 16 bits.
         trust: let the run's recipe use code that it names.
         merge: add adapters to their backbone's weights, so that each player is an ordinary, separate model.
-        publication: settings of an upload to a hub; None contacts no hub.
+        licence: identifier of the agent's licence ("apache-2.0"). With it, a model card is written as `README.md`.
+        publication: settings of an upload to a hub, which needs a licence; None contacts no hub.
 
     Raises:
         UserError: no such run, arm or seed; it is not trained; `out` holds something other than an agent; adapters on a
             local folder are to be published; or the hub cannot be reached, or refuses.
     """
     if publication is not None:
-        check_publication(publication)
+        check_publication(publication, licence)
     if not (run / "recipe.toml").is_file():
         raise UserError(f"{run} is not a run folder (it has no recipe.toml)")
     recipe = load_recipe(run / "recipe.toml", trust=trust)
-    card = _card(recipe, run, arm, seed)
+    results = _results(run)
+    card = _card(recipe, run, arm, seed, results)
     _refuse_to_write(out)
     models = _models(recipe, run, arm, seed, trust)
-    if publication is not None and not merge:
+    if licence and not merge:
         _refuse_local_backbones(models)
 
     def fill(folder: Path) -> None:
@@ -84,12 +94,17 @@ def export_agent(
                 (player if player.adapter else replace(player, base="")).save(folder / name)
         (folder / "recipe.toml").write_text(to_toml(_travelling(recipe, arm, seed, merge)), encoding="utf-8")
         write_card(folder, card)
+        if licence:
+            log = RunFolder(run).teach(seed, "train")
+            taught = finished_lines(log) if log.is_file() else 0
+            summary = [row for row in results.get("summary", ()) if row["arm"] == arm]
+            text = model_card(card, recipe, taught, licence, summary, weights_of(folder))
+            (folder / MODEL_CARD).write_text(text, encoding="utf-8")
 
     with writing(out):
         write_folder(out, fill)
     if publication is not None:
-        log = RunFolder(run).teach(seed, "train")
-        push(out, recipe, finished_lines(log) if log.is_file() else 0, publication)
+        push(out, publication)
     return card
 
 
@@ -105,7 +120,7 @@ def _refuse_local_backbones(models: Mapping[str, LanguageModel | None]) -> None:
         if lm is not None and lm.adapter is not None and Path(lm.base).exists():
             raise UserError(
                 f"the {name} is an adapter on {lm.base}, which only this machine has; "
-                f"add {option('merge', True)} to {option('push')}"
+                f"add {option('merge', True)} to publish it"
             )
 
 
@@ -158,7 +173,14 @@ def _travelling(recipe: Recipe, arm: str, seed: int, merged: bool = False) -> Re
     return replace(recipe, arms=(arm,), seeds=(seed,), env=env, model=model, teach=plain.teach, sections=sections)
 
 
-def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
+def _results(run: Path) -> dict[str, Any]:
+    """Return the content of `results.json`; {} if the run was not evaluated yet."""
+    with suppress(OSError, ValueError, TypeError):
+        return dict(json.loads((run / "results.json").read_text(encoding="utf-8")))
+    return {}
+
+
+def _card(recipe: Recipe, run: Path, arm: str, seed: int, results: Mapping[str, Any]) -> Card:
     select_arms([arm], recipe)
     if arm not in recipe.arms:
         raise UserError(
@@ -166,9 +188,6 @@ def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
         )
     if seed not in recipe.seeds:
         raise UserError(f"{run} has no seed {seed}; it has {', '.join(map(str, recipe.seeds))}")
-    results: dict[str, Any] = {}  # empty where the run was not evaluated yet
-    with suppress(OSError, ValueError, TypeError):
-        results = dict(json.loads((run / "results.json").read_text(encoding="utf-8")))
     figures = list[dict[str, Any]]()
     for row in results.get("rows", ()):
         if (row["arm"], row["seed"]) == (arm, seed):

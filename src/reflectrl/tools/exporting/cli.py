@@ -33,9 +33,9 @@ class ExportAgent:
     """Merge LoRA adapters into their backbone's weights. Each player becomes an ordinary Hugging Face model, which
     needs no other one."""
     push: Annotated[str, tyro.conf.arg(metavar="OWNER/NAME")] = ""
-    """Upload the agent to this repository of a model hub, with a model card. No hub is contacted otherwise."""
+    """Upload the agent to this repository of a model hub. This needs --licence. No hub is contacted otherwise."""
     licence: Annotated[str, tyro.conf.arg(metavar="ID")] = ""
-    """Licence under which it is pushed (`apache-2.0`, `mit` ...)."""
+    """Licence under which it is published (`apache-2.0`, `mit` ...). With it, a model card is written: `README.md`."""
     public: bool = False
     """Make the pushed repository public; otherwise it is private."""
     trust: bool = False
@@ -52,8 +52,10 @@ class ExportAgent:
         from reflectrl.tools.exporting.publishing import Publication
 
         transformers.utils.logging.disable_progress_bar()
-        publication = Publication(self.push, self.licence, self.public) if self.push else None
-        card = export_agent(self.run, self.arm, self.seed, self.out, self.half, self.trust, self.merge, publication)
+        publication = Publication(self.push, self.public) if self.push else None
+        card = export_agent(
+            self.run, self.arm, self.seed, self.out, self.half, self.trust, self.merge, self.licence, publication
+        )
         size = sum(path.stat().st_size for path in self.out.rglob("*.safetensors"))
         print(f"{self.out}: {card.name}, {size / 2**20:.1f} MiB of weights")
         if self.push:

@@ -1,4 +1,4 @@
-"""Upload of an exported agent to a model hub, with a model card. Used by `--push` only."""
+"""Model card of an exported agent, and the agent's upload to a model hub, which `--push` alone asks for."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core.config import Recipe, to_toml
+from reflectrl.core.digests import digest_of
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
-from reflectrl.runs.card import Card, read_card
+from reflectrl.runs.card import Card
 from reflectrl.tools.pretrained.catalogue import CATALOGUE
 
 COLUMNS = ("split", "stage", "sampling", "episodes", "success", "low", "high", "return", "steps")
 """Columns of the card's table of results. `low` and `high` bound the interval of the success rate."""
+SUMMARY = ("split", "stage", "sampling", "seeds", *COLUMNS[3:])
+"""Columns of the card's table of results over all seeds."""
+MODEL_CARD = "README.md"
+"""File of the model card in an agent's folder, under the name that hubs show."""
 
 
 @dataclass(frozen=True)
@@ -24,17 +29,18 @@ class Publication:
 
     Attributes:
         name: name of the repository, "owner/name".
-        licence: identifier of the licence under which it is published, as hubs know them ("apache-2.0").
         public: True if everybody may see it.
     """
 
     name: str
-    licence: str
     public: bool = False
 
 
-def check_publication(wanted: Publication) -> None:
+def check_publication(wanted: Publication, licence: str) -> None:
     """Refuse, before anything is written, settings that a hub would refuse.
+
+    Args:
+        licence: identifier of the licence under which it is published, as hubs know them ("apache-2.0").
 
     Raises:
         UserError: the name is not valid, there is no licence, or this process is told to stay offline.
@@ -49,20 +55,16 @@ def check_publication(wanted: Publication) -> None:
         raise UserError(f"--push {wanted.name!r}: {one_line(error)}") from error
     if wanted.name.count("/") != 1:
         raise UserError(f"--push {wanted.name!r}: the name of a repository is OWNER/NAME")
-    if not wanted.licence:
+    if not licence:
         raise UserError("--push needs --licence, the licence to publish under, such as apache-2.0")
     if constants.is_offline_mode():
         raise UserError("--push needs a network, and HF_HUB_OFFLINE is set")
 
 
-def push(folder: Path, recipe: Recipe, taught: int, wanted: Publication) -> str:
-    """Write an agent's model card into its folder, and upload the folder to the hub.
+def push(folder: Path, wanted: Publication) -> str:
+    """Upload an agent's folder to the hub, with its model card.
 
     The hub is `HF_ENDPOINT`, and the token comes from `hf auth login` or `HF_TOKEN`.
-
-    Args:
-        recipe: the recipe of the run that trained it.
-        taught: number of teaching episodes.
 
     Returns:
         The address of the repository.
@@ -72,8 +74,6 @@ def push(folder: Path, recipe: Recipe, taught: int, wanted: Publication) -> str:
     """
     from huggingface_hub import HfApi
 
-    text = model_card(read_card(folder), recipe, taught, wanted.licence)
-    (folder / "README.md").write_text(text, encoding="utf-8")
     try:
         api = HfApi()
         repository = api.create_repo(wanted.name, private=not wanted.public, exist_ok=True)
@@ -83,8 +83,32 @@ def push(folder: Path, recipe: Recipe, taught: int, wanted: Publication) -> str:
     return str(repository)
 
 
-def model_card(card: Card, recipe: Recipe, taught: int, licence: str) -> str:
-    """Return the README of an agent: its description, results with intervals, data, recipe and licence."""
+def weights_of(folder: Path) -> dict[str, tuple[int, str]]:
+    """Return path → size in bytes and SHA-256 of each file of weights in an agent's folder, sorted by path."""
+    weights: dict[str, tuple[int, str]] = {}
+    for path in sorted(folder.rglob("*.safetensors")):
+        weights[path.relative_to(folder).as_posix()] = path.stat().st_size, digest_of(path)
+    return weights
+
+
+def model_card(
+    card: Card,
+    recipe: Recipe,
+    taught: int,
+    licence: str,
+    summary: Sequence[Mapping[str, Any]] = (),
+    weights: Mapping[str, tuple[int, str]] | None = None,
+) -> str:
+    """Return the README of an agent.
+
+    Args:
+        card: card of the agent, with its results.
+        recipe: recipe of the run that trained it.
+        taught: number of teaching episodes.
+        licence: identifier of the licence under which it is published.
+        summary: rows of the run's results over all seeds.
+        weights: files of weights, from `weights_of`.
+    """
     sources = [name for source in recipe.model.sources if (name := hub_name(source))]
     about = {"license": licence, "library_name": "reflectrl", "tags": ["reflectrl", "reinforcement-learning", "agent"]}
     about |= {"base_model": sources} if sources else {}
@@ -95,16 +119,29 @@ def model_card(card: Card, recipe: Recipe, taught: int, licence: str) -> str:
         f"An agent for the environment `{card.environment}`: the players of the arm `{card.arm}`, trained with"
         f" reflectrl (seed {card.seed}{f', commit {card.commit}' if card.commit else ''}).",
         "```bash\n" + f"reflectrl play {card.environment} --player FOLDER\n" + "```",
+        "## Intended use",
+        f"To play `{card.environment}`, and as a baseline for other agents of this environment. It picks one of the"
+        " listed actions; it does not chat.",
         "## Results",
-        _table(card.figures) or "It was not evaluated.",
+        _table(COLUMNS, card.figures) or "It was not evaluated.",
+    ]
+    if summary and len(recipe.seeds) > 1:
+        parts += [f"Over the seeds {', '.join(map(str, recipe.seeds))} of the run:", _table(SUMMARY, summary)]
+    parts += [
         f"`low` and `high` bound the {recipe.eval.confidence:.0%} interval of the success rate.",
+        "## Limits",
+        "The results hold for tasks of this environment, with the settings of the recipe; nothing was measured on"
+        " others. Another seed may do better or worse. A reflection is written for the policy to read; it can be wrong"
+        " even where the action is right.",
         "## Data",
         _data(recipe, taught),
         "## Recipe",
         f"```toml\n{to_toml(_without_paths(recipe))}```",
-        "## Licence",
-        f"Published under `{licence}`. {_ancestry(recipe)}".strip(),
     ]
+    if weights:
+        rows = [{"file": path, "bytes": size, "SHA-256": digest} for path, (size, digest) in weights.items()]
+        parts += ["## Weights", _table(("file", "bytes", "SHA-256"), rows)]
+    parts += ["## Licence", f"Published under `{licence}`. {_ancestry(recipe)}".strip()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -129,11 +166,11 @@ def _ancestry(recipe: Recipe) -> str:
     return " ".join(sentences)
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the rows of results as a Markdown table."""
+def _table(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as a Markdown table of those columns that a row has; "" without rows."""
     if not rows:
         return ""
-    columns = [name for name in COLUMNS if any(name in row for row in rows)]
+    columns = [name for name in names if any(name in row for row in rows)]
     lines = [columns, ["---"] * len(columns)]
     for row in rows:
         lines.append([_cell(row.get(name)) for name in columns])
