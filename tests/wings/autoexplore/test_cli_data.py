@@ -1,10 +1,12 @@
 """`reflectrl data autoexplore`: from a real local package index, from folders, imports; and its refusals."""
 
 import hashlib
+import io
 import json
 import re
 import shutil
 import subprocess
+import tarfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import reflectrl
 from reflectrl.cli import main
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.cli.packages import (
@@ -155,9 +158,46 @@ class TestDownload:
             assert all(path in library.repository(q.repo) for q in library.questions(split) for path in q.gold)
         assert sorted(path.name for path in store.iterdir()) == ["questions", "repos", "repos.jsonl", "written.json"]
         account = json.loads((store / "written.json").read_text(encoding="utf-8"))
-        assert account == {"writer": "rules", "seed": 0, "per_repo": 9, "commits": 10, "split_by": "repository"}
+        limits = {"seed": 0, "per_repo": 9, "commits": 10, "split_by": "repository"}
+        assert account == {"writer": "rules", **limits, "reflectrl": reflectrl.__version__}
         assert run() == 0
         assert out.endswith(capsys.readouterr().out)
+
+    def test_one_command_makes_a_data_set_and_the_same_again(
+        self, server: Any, shops: list[Path], store: Path, tmp_path: Path, capsys: Any
+    ) -> None:
+        words = ["--download", "--index", address(server), "--per-repo", 9, "--pack"]
+        for name in ("a", "b"):
+            assert run(*words, tmp_path / f"{name}.tar.gz", "--store", tmp_path / name) == 0
+        assert (tmp_path / "a.tar.gz").read_bytes() == (tmp_path / "b.tar.gz").read_bytes()
+        assert "3 repositories, 27 questions" in capsys.readouterr().out
+        with tarfile.open(tmp_path / "a.tar.gz") as tar:
+            (row, *_) = [json.loads(line) for line in tar.extractfile("autoexplore/provenance.jsonl") or ()]
+            datasheet = (tar.extractfile("autoexplore/DATASHEET.md") or io.BytesIO()).read().decode()
+        assert row["origin"] == "pkg:pypi/shop0@1.0?file_name=shop0-1.0.tar.gz"
+        assert row["sha256"] == hashlib.sha256(server.files["shop0-1.0.tar.gz"]).hexdigest()
+        assert "--download --seed 0 --per-repo 9 --split-by repository --pack FILE` (reflectrl " in datasheet
+
+    def test_an_unpacked_data_set_is_completed_by_a_download(
+        self, server: Any, shops: list[Path], store: Path, tmp_path: Path, monkeypatch: Any
+    ) -> None:
+        (shops[0] / "LICENSE").unlink()  # so it is named only
+        server.files["shop0-1.0.tar.gz"] = sdist(shops[0], "shop0", "1.0")
+        digest = hashlib.sha256(server.files["shop0-1.0.tar.gz"]).hexdigest()
+        first, *others = table.pins()
+        monkeypatch.setattr(table, "pins", lambda: (first._replace(sha256=digest), *others))
+        words = ["--download", "--index", address(server), "--per-repo", 9]
+        assert run(*words, "--pack", tmp_path / "set.tar.gz") == 0
+        assert run("--unpack", tmp_path / "set.tar.gz", "--store", tmp_path / "again") == 0
+        assert open_library(str(tmp_path / "again")).splits == ("validation", "test")
+        server.asked.clear()
+        assert run(*words, "--store", tmp_path / "again") == 0
+        assert server.asked == ["/simple/shop0/", "/files/shop0-1.0.tar.gz"]
+        for name in ("repos.jsonl", *(f"questions/{split}.jsonl" for split in open_library().splits)):
+            assert (tmp_path / "again" / name).read_bytes() == (store / name).read_bytes()
+        assert sorted(path.name for path in (tmp_path / "again").iterdir()) == sorted(
+            path.name for path in store.iterdir()
+        ), "it no longer claims to be the published data set"
 
     def test_an_interrupted_one_goes_on(self, server: Any, store: Path, capsys: Any) -> None:
         server.most = 700
@@ -396,7 +436,7 @@ class TestRefusals:
             (["--import", "x", "--download", "--replace"], "cannot --replace"),
             (["--import", "x.jsonl", "--repos", ".", "--download"], "--import needs --repos DIR, or --download"),
             (["--repos", "."], "--repos needs --import"),
-            (["--replace"], "--replace needs"),
+            (["--replace"], "--replace needs --download, --from DIR or --unpack FILE"),
             (["--stage", "question"], "question"),
             (["--stage", "questions", "--download"], "leave out --download, --from and --import"),
             (["--per-repo", "0", "--download"], "at least 1"),

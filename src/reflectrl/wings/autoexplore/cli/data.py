@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,12 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from reflectrl import __version__
 from reflectrl.core.config.folders import data_folder, require_writable
+from reflectrl.core.digests import digest_of
 from reflectrl.core.types import UserError
 from reflectrl.tools.downloads.data import Data, bar, refuse_unknown
 from reflectrl.wings.autoexplore.cli.getting import DOWNLOADS, beside, get_named, get_table, reference
 
 if TYPE_CHECKING:
+    from reflectrl.wings.autoexplore.library import Library
     from reflectrl.wings.autoexplore.making.make import Writer
 
 ANSWERS = "answers.jsonl"
@@ -71,6 +75,10 @@ class AutoExploreData(Data):
     """Replace an existing library with a new one."""
     index: Annotated[str, tyro.conf.arg(metavar="URL")] = ""
     """Package index of --download. The default is pip's index."""
+    pack: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the library to this archive (.tar.gz), as a data set to publish: with licences, digests and a datasheet."""
+    unpack: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Check an archive that --pack wrote, and unpack it as the library."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Make the requested parts of the library, then print what it holds."""
@@ -82,12 +90,19 @@ class AutoExploreData(Data):
             from reflectrl.wings.autoexplore.making.endpoint import read_prompt
 
             read_prompt(self.prompt)  # fails before anything is made or sent
+        from reflectrl.tools.exporting.archive import require_archive_name
         from reflectrl.wings.autoexplore.library import open_library
 
         store = data_folder("autoexplore", self.store)
         if self.stage == "questions":
             open_library(self.store)  # fails before anything is made
-        if self.download or self.from_ or self.import_ is not None or self.stage == "questions":
+        if self.pack is not None:
+            require_archive_name(self.pack)
+        if self.replace:
+            _require_library(store)
+        if self.unpack is not None:
+            self._unpack(self.unpack, store)
+        elif self.download or self.from_ or self.import_ is not None or self.stage == "questions":
             target = store.with_name(f"{store.name}.making") if self.replace else store
             require_writable(target, f"a library cannot be written to {target}")
             try:
@@ -104,6 +119,8 @@ class AutoExploreData(Data):
 
         library = open_library(self.store)
         print(library.folder, *lines(library), sep="\n")
+        if self.pack is not None:
+            _pack(library, self.pack)
 
     def _mistakes(self) -> Iterator[tuple[bool, str]]:
         """Yield every check of the options: whether it fails, and the error message."""
@@ -122,7 +139,16 @@ class AutoExploreData(Data):
             self.stage == "questions" and gets,
             "--stage questions asks about the library's repositories; leave out --download, --from and --import",
         )
-        yield self.replace and not (self.download or self.from_), "--replace needs --download or --from DIR"
+        unpacks = self.unpack is not None
+        yield (
+            unpacks and (gets or self.stage != "all" or self.pack is not None),
+            "--unpack FILE goes with no other source",
+        )
+        yield (
+            self.replace and not (self.download or self.from_ or unpacks),
+            "--replace needs --download, --from DIR or --unpack FILE",
+        )
+        yield self.stage == "repos" and self.pack is not None, "--pack needs questions; leave out --stage repos"
         yield self.replace and imports, "--import adds to a library; it cannot --replace one"
         yield (
             self.per_repo < 1 or self.commits < 0 or self.max_requests < 0,
@@ -141,7 +167,9 @@ class AutoExploreData(Data):
         """Make the requested parts of a library in a folder. Return the lists of what was left out, within it."""
         from reflectrl.wings.autoexplore.making.dropped import summary, write_dropped
         from reflectrl.wings.autoexplore.making.make import make_questions, write_account
+        from reflectrl.wings.autoexplore.making.packing import remove_description
 
+        remove_description(store)
         if self.import_ is not None:
             return self._import(self.import_, store)
         lists = []
@@ -156,10 +184,26 @@ class AutoExploreData(Data):
         with bar("questions") as progress:
             dropped = make_questions(store, writer, self.seed, self.split_by == "task", self.commits, progress)
         limits = {"seed": self.seed, "per_repo": self.per_repo, "commits": self.commits, "split_by": self.split_by}
-        write_account(store, {**account, **limits})
+        write_account(store, {**account, **limits, "reflectrl": __version__})
         for line in summary(dropped):
             print(line)
         return lists + write_dropped(store, "questions", dropped)
+
+    def _unpack(self, archive: Path, store: Path) -> None:
+        """Unpack a published library beside `store`, and move it there when it is complete and checked."""
+        from reflectrl.wings.autoexplore.making.packing import unpack_library
+
+        if not archive.is_file():
+            raise UserError(f"there is no file {archive}")
+        if store.exists() and not self.replace and (not store.is_dir() or any(store.iterdir())):
+            raise UserError(f"{store} already exists; replace it with --replace, or name another folder with --store")
+        require_writable(store.parent, f"a library cannot be written to {store}")
+        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=store.parent, ignore_cleanup_errors=True) as beside:
+            fresh = Path(beside) / "library"
+            fresh.mkdir()
+            digest = unpack_library(archive, fresh)
+            _put_in_place(fresh, store)
+        print(f"{archive}: all digests fit; content {digest}")
 
     def _writer(self, store: Path) -> tuple[Writer, dict[str, str]]:
         """Return the writer of the questions, and its description for the library."""
@@ -203,6 +247,29 @@ class AutoExploreData(Data):
         for line in summary(left_out):
             print(line)
         return write_dropped(store, f"import-{name}", [*dropped, *left_out])
+
+
+def _pack(library: Library, path: Path) -> None:
+    from reflectrl.wings.autoexplore.making.packing import pack_library
+
+    contents, digest = pack_library(library, path)
+    included = [each for each in contents.repositories if not each.left_out]
+    count = sum(map(len, contents.questions.values()))
+    print(f"{path}: {len(included)} repositories, {count} questions, {path.stat().st_size / 2**20:.1f} MiB")
+    print(f"content {digest}", f"archive {digest_of(path)}", sep="\n")
+    for each in contents.repositories:
+        if each.left_out:
+            print(f"by reference only: {each.name} ({each.licence}, {each.left_out}), {each.questions} questions")
+    for name, questions in contents.imported.items():
+        print(f"left out: {name}, {questions} imported questions, which are others' to publish")
+
+
+def _require_library(store: Path) -> None:
+    """Refuse to replace a folder with something other than a library in it."""
+    from reflectrl.wings.autoexplore.library import REPOS
+
+    if store.exists() and not (store / REPOS).is_file() and (not store.is_dir() or any(store.iterdir())):
+        raise UserError(f"{store} is not a library (it has no {REPOS}), so it is not replaced")
 
 
 def _put_in_place(made: Path, store: Path) -> None:

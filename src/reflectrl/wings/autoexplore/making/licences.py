@@ -1,4 +1,4 @@
-"""Detect the licence of a repository from its own files. Names are SPDX identifiers or similar."""
+"""Detect the licence of a repository from its own files, and what it allows. Names are SPDX identifiers or similar."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ _PHRASES = (
     ("PSF-2.0", r"python software foundation"),
     ("Unlicense", r"unlicense|public domain"),
 )
+_PERMISSIVE = frozenset({"Apache-2.0", "MIT", "BSD-3-Clause", "BSD-2-Clause", "BSD", "ISC", "PSF-2.0", "Unlicense"})
+_LICENCE_FILE = re.compile(r"(?:(?:un)?licen[cs]e|copying)(?:[._-](?!py$).*)?|licen[cs]es/.*", re.IGNORECASE)
 _RULES = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _PHRASES)
 
 
@@ -36,6 +38,27 @@ def licence_of(root: Path, metadata: str = "") -> str:
         metadata: text of the package's PKG-INFO; "" if there is none.
     """
     return _from_metadata(metadata) or _from_pyproject(root / "pyproject.toml") or _from_files(root) or UNKNOWN
+
+
+def is_permissive(licence: str) -> bool:
+    """Return whether a licence lets its text be passed on under permissive terms; False in case of doubt.
+
+    All parts of "A AND B" must be permissive, and one part of "A OR B". Licences with additions ("Apache-2.0 with
+    Commons Clause") and expressions in brackets are not interpreted.
+    """
+    if "(" in licence or " with " in licence.lower():
+        return False
+    return any(all(map(_is_permissive_name, choice.split(" AND "))) for choice in licence.split(" OR "))
+
+
+def _is_permissive_name(said: str) -> bool:
+    names = {name for name, pattern in _RULES if pattern.search(said)}
+    return bool(names) and names <= _PERMISSIVE
+
+
+def is_licence_file(path: str) -> bool:
+    """Return whether a path from a repository's root names a licence: "LICENSE.txt", "licenses/MIT.txt"."""
+    return _LICENCE_FILE.fullmatch(path) is not None
 
 
 def _from_metadata(metadata: str) -> str:

@@ -60,6 +60,12 @@ def pin_of(repo: str) -> Pin:
     return pin_by_repo.get(repo) or Pin(repo.rpartition("/")[2], split="imported", repo=repo)
 
 
+def package_sha256(entry: RepoEntry) -> str:
+    """Return the SHA-256 of the file from which a repository was unpacked; "" if the table lacks this version."""
+    hashes = (pin.sha256 for pin in pins() if (pin.package, pin.version) == (entry.name, entry.version))
+    return next(hashes, "") if entry.origin.startswith("pkg:") else ""
+
+
 class UnfitRepositoryError(UserError):
     """A repository has too few or too many files to explore."""
 
