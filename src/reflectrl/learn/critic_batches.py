@@ -46,7 +46,9 @@ class CriticBatches:
         saved = []
         for batch in self.batches:
             assert batch.steps is not None, "a batch of an agent's steps"
-            minibatches = [[part.units for part in minibatch] for minibatch in batch.minibatches]
+            minibatches = []
+            for minibatch in batch.minibatches:
+                minibatches.append([part.units for part in minibatch])
             saved.append(
                 {
                     "prompts": batch.steps.prompts,

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import reflectrl
-from reflectrl.cli import main
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.cli.packages import (
     DEFAULT_INDEX,
@@ -30,6 +29,7 @@ from reflectrl.wings.autoexplore.cli.packages import (
 from reflectrl.wings.autoexplore.library import open_library
 from reflectrl.wings.autoexplore.making import repositories as table
 from reflectrl.wings.autoexplore.making.repositories import Pin, pin_of, pins
+from tests.wings.autoexplore.commands import refused, run
 from tests.wings.autoexplore.written import sdist, write_shop
 
 
@@ -47,23 +47,10 @@ def shops(tmp_path: Path) -> list[Path]:
     return [write_shop(tmp_path / "own" / f"shop{number}", names) for number, names in enumerate(things)]
 
 
-def run(*words: object) -> int:
-    return main(["data", "autoexplore", *map(str, words)])
-
-
 def dropped(store: Path, name: str) -> list[tuple[str, str, str]]:
     """Name, stage and reason of each entry of a list."""
     lines = (store / "dropped" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     return [(row["name"], row["stage"], row["reason"]) for row in map(json.loads, lines)]
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """The one line on stderr with which words are refused."""
-    capsys.readouterr()
-    assert run(*words) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("reflectrl: ") and err.count("\n") == 1, err
-    return err
 
 
 class Index(BaseHTTPRequestHandler):

@@ -20,22 +20,10 @@ from reflectrl.core.types import UserError
 from reflectrl.tools.exporting.archive import read_archive, write_archive
 from reflectrl.wings.autoexplore.library import Library
 from reflectrl.wings.autoexplore.making.licences import is_licence_file, is_permissive
+from tests.wings.autoexplore.commands import refused, run
 from tests.wings.autoexplore.written import write_shop
 
 THINGS = {"alpha": ("ship", "sail"), "beta": ("bread", "cake"), "gamma": ("lamp", "bulb"), "delta": ("chair", "table")}
-
-
-def run(*words: object) -> int:
-    return main(["data", "autoexplore", *map(str, words)])
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """The one line on stderr with which words are refused."""
-    capsys.readouterr()
-    assert run(*words) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("reflectrl: ") and err.count("\n") == 1, err
-    return err
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +227,7 @@ def changed(files: dict[str, bytes], **changes: bytes | None) -> dict[str, bytes
 
 
 BAD_MEMBERS = {
-    "absolute": (member("/tmp/x.py", size=1), "does not lie in the archive's folder"),
+    "absolute": (member("/elsewhere/x.py", size=1), "does not lie in the archive's folder"),
     "parent": (member("autoexplore/repos/a/../../../x.py", size=1), "does not lie in the archive's folder"),
     "parent-first": (member("../x.py", size=1), "does not lie in the archive's folder"),
     "backslash": (member("autoexplore/repos\\a\\x.py", size=1), "does not lie in the archive's folder"),
