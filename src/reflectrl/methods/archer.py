@@ -77,6 +77,11 @@ def train_archer(
         states_S, index_N = drawn.state_N.unique(return_inverse=True)
         questions = [buffer.questions[i] for i in states_S.tolist()]
         policy_SA = choice_table(policy, questions, buffer.prior_SA.shape[1]).to(device)
+        # Q of an action that was never taken in a state is a guess, which neither V nor the policy is to follow.
+        support_SA = policy_SA.isfinite()
+        if values.actor_actions == "tried":
+            support_SA = buffer.tried()[states_S].to(device)
+        policy_SA = losses.restricted_log_softmax(policy_SA, support_SA)
         for rows in torch.arange(len(index_N)).split(values.critic_batch):
             state_N, label_N, reward_N, next_N = (tensor[rows].to(device) for tensor in drawn)
             states_ND, actions_NAD, _ = buffer.features(state_N)
@@ -91,20 +96,25 @@ def train_archer(
             follow(target, critic, values.target_rate)
         metrics |= trainer.means()
 
-        # The policy, in some of these states: Q(s, a) - V(s) weights the actions of the current policy.
+        # The policy, in some of these states: the advantages of its actions weight their log-probabilities.
         states_SD, actions_SAD, prior_SA = buffer.features(states_S)
         with torch.no_grad():
-            advantages_SA = critic.lower_q(states_SD, actions_SAD) - critic.values(states_SD)[:, None]
+            q_SA, values_S = critic.lower_q(states_SD, actions_SAD), critic.values(states_SD)
         taken = values.actor_steps if trainer.step >= config.critic_warmup else 0  # a new critic would mislead it
         for rows in torch.randint(len(index_N), (taken, values.actor_batch), generator=generator):
             totals: Metrics = {}
             for states in index_N[rows].sort().values.split(config.minibatch):  # equal states are neighbours
                 logp_NA = choice_logp(policy, [questions[i] for i in states.tolist()])
-                listed, weights_NA = slice(logp_NA.shape[1]), logp_NA.detach().exp()
+                listed = slice(logp_NA.shape[1])
+                supported_NA = losses.restricted_log_softmax(logp_NA.detach(), support_SA[states, listed])
+                q_NA, weights_NA = q_SA[states, listed], supported_NA.exp()
+                # The mean of the same Q as baseline: the gradient then leaves the actions without support alone.
+                baseline_N = expected_value(supported_NA, q_NA)
                 if values.actor_actions == "sampled":
                     drawn_N = weights_NA.cpu().multinomial(1, generator=generator).to(device)
                     weights_NA = torch.zeros_like(weights_NA).scatter_(1, drawn_N, 1.0)
-                terms = {"policy_loss": policy_gradient_loss(logp_NA, advantages_SA[states, listed], weights_NA)}
+                    baseline_N = values_S[states]  # V(s), as in the source
+                terms = {"policy_loss": policy_gradient_loss(logp_NA, q_NA - baseline_N[:, None], weights_NA)}
                 terms["entropy"] = losses.entropy(logp_NA).mean()
                 terms["kl"] = losses.categorical_kl(logp_NA, prior_SA[states, listed]).mean()
                 loss = terms["policy_loss"] - config.entropy_coef * terms["entropy"] + config.kl_coef * terms["kl"]
