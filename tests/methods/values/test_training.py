@@ -54,7 +54,7 @@ def success(policy: Policy, make_env: Any, temperature: float = 1.0) -> float:
     return success_rate(list(rollout(jobs, make_env, policy.with_sampling(Sampling(temperature)))))
 
 
-@pytest.mark.parametrize("actions", ["sampled", "all"])
+@pytest.mark.parametrize("actions", ["tried", "sampled", "all"])
 def test_archer_finds_the_actions_that_pay(tiny: Tiny, make_rooms: Any, actions: Any) -> None:
     policy = player("archer", tiny())
     before, values = success(policy, make_rooms), replace(VALUES, actor_actions=actions)
