@@ -156,7 +156,7 @@ class EvalConfig:
     k attempts wins."""
     pass_reward: float = 1.0
     """Reward from which a completion of a text task counts as won, in pass@k and maj@k. The default suits rewards of at
-    most 1, such as those of "orders": only a faultless completion wins."""
+    most 1, as in "orders": only a faultless completion wins."""
     batch: Count = 64
     """Number of environments that are played in parallel."""
     confidence: Annotated[float, Range(above=0, below=1)] = 0.95
