@@ -102,6 +102,17 @@ def test_a_kl_penalty_holds_archer_back(tiny: Tiny, make_rooms: Any) -> None:
     assert held[7]["kl"] < 0.1 * free[7]["kl"] and held[0]["success"] == free[0]["success"]
 
 
+@pytest.mark.parametrize("actions", ["tried", "all"])
+def test_nothing_is_learned_about_actions_that_nobody_tried_unless_all_are_asked_for(
+    tiny: Tiny, make_rooms: Any, actions: Any
+) -> None:
+    """One episode tries one action in each of its states, so there is nothing to compare it with."""
+    config = replace(RL, updates=1, episodes=1, entropy_coef=0.0, eval_every=1)
+    log = train("archer", player("archer", tiny()), make_rooms, config, replace(VALUES, actor_actions=actions))
+    assert log[0]["critic_loss"] > 0
+    assert (log[0]["grad_norm"] < 1e-6) == (actions == "tried")
+
+
 @pytest.mark.parametrize("method", list(TRAIN))
 def test_the_reflector_is_part_of_the_environment(tiny: Tiny, make_rooms: Any, method: str) -> None:
     log = train(method, player(method, tiny()), make_rooms, replace(RL, updates=2), reflector=AnalystPlayer())
