@@ -119,7 +119,8 @@ def train_archer(
                     terms["policy_loss"] = -expected_value(supported_NA, q_NA).mean()
                 terms["entropy"] = losses.entropy(logp_NA).mean()
                 terms["kl"] = losses.categorical_kl(logp_NA, prior_SA[states, listed]).mean()
-                loss = terms["policy_loss"] - config.entropy_coef * terms["entropy"] + config.kl_coef * terms["kl"]
+                # No entropy bonus, as in the source: beside advantages in reward units, that of [rl] would be large.
+                loss = terms["policy_loss"] + config.kl_coef * terms["kl"]
                 share = len(states) / len(rows)
                 (share * loss).backward()
                 accumulate(totals, terms, share)

@@ -107,7 +107,7 @@ def test_nothing_is_learned_about_actions_that_nobody_tried_unless_all_are_asked
     tiny: Tiny, make_rooms: Any, actions: Any
 ) -> None:
     """One episode tries one action in each of its states, so there is nothing to compare it with."""
-    config = replace(RL, updates=1, episodes=1, entropy_coef=0.0, eval_every=1)
+    config = replace(RL, updates=1, episodes=1, eval_every=1)
     log = train("archer", player("archer", tiny()), make_rooms, config, replace(VALUES, actor_actions=actions))
     assert log[0]["critic_loss"] > 0
     assert (log[0]["grad_norm"] < 1e-6) == (actions == "tried")
