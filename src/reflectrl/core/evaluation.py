@@ -74,20 +74,31 @@ def _row(shared: Mapping[str, Any], stage: str, won: list[bool], episodes: Seque
 
 
 def _attempts(tasks: Sequence[Sequence[Attempt]]) -> dict[str, float]:
-    """Compute pass@k and maj@k for k = 2, 4, ... up to all attempts, averaged over tasks.
-
-    Empty if each task was played once.
-    """
+    """Compute pass@k and maj@k for k = 2, 4, ... up to all attempts. Empty if each task was played once."""
     most_attempts = min(map(len, tasks), default=1)
     if most_attempts < 2:
         return {}
-    row: dict[str, float] = {"tasks": len(tasks)}
-    counts = {2**i for i in range(1, most_attempts.bit_length())} | {most_attempts}
-    for k in sorted(counts):
-        row[f"pass@{k}"] = _mean(pass_at(k, len(attempts), wins_of(attempts)) for attempts in tasks) or 0.0
-    for k in sorted(counts):
-        row[f"maj@{k}"] = _mean(majority_at(k, attempts) for attempts in tasks) or 0.0
-    return row
+    return {"tasks": len(tasks), **rates_at(attempt_counts(most_attempts)[1:], tasks)}  # pass@1 is the success
+
+
+def attempt_counts(most: int) -> list[int]:
+    """Return the numbers of attempts k for which results are given: 1, 2, 4, ... and `most` itself."""
+    return sorted({2**i for i in range(most.bit_length())} | {most})
+
+
+def rates_at(counts: Iterable[int], tasks: Sequence[Sequence[Attempt]]) -> dict[str, float]:
+    """Compute pass@k, then maj@k, for each k, averaged over tasks.
+
+    Args:
+        counts: values of k. No task may have fewer attempts.
+    """
+    rates: dict[str, float] = {}
+    listed = list(counts)
+    for k in listed:
+        rates[f"pass@{k}"] = _mean(pass_at(k, len(attempts), wins_of(attempts)) for attempts in tasks) or 0.0
+    for k in listed:
+        rates[f"maj@{k}"] = _mean(majority_at(k, attempts) for attempts in tasks) or 0.0
+    return rates
 
 
 def wins_of(attempts: Sequence[Attempt]) -> int:

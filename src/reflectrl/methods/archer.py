@@ -1,12 +1,13 @@
 """ArCHer: a critic of single actions learns off-policy from all transitions; a policy gradient follows it.
 
 An update plays episodes, takes TD steps of the critic on the replay buffer, and then takes steps of the policy in
-states of the buffer. There, actions are weighted by Q(s, a) - V(s) instead of by the episode's return.
+states of the buffer. There, the critic says which actions are better, instead of the episode's return.
 
 Source: Zhou et al. 2024, "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL" (arXiv 2402.19446),
-with each action as an utterance. Departures: the critic reads hidden states of the frozen policy before RL, where the
-source trains an encoder; V and the policy learn from all listed actions, where the source samples one (for the policy,
-see `values.actor_actions`).
+with each action as an utterance. An action is chosen as a whole, by one probability per listed action, so the source's
+two levels (a critic of utterances, a policy gradient over their tokens) are one here. Departures: the critic reads
+hidden states of the frozen policy before RL, where the source trains an encoder; V and the policy learn from all
+actions that the buffer holds in a state, where the source samples one of the policy's (see `values.actor_actions`).
 """
 
 from __future__ import annotations
@@ -77,6 +78,11 @@ def train_archer(
         states_S, index_N = drawn.state_N.unique(return_inverse=True)
         questions = [buffer.questions[i] for i in states_S.tolist()]
         policy_SA = choice_table(policy, questions, buffer.prior_SA.shape[1]).to(device)
+        # Q of an action that was never taken in a state is a guess, which neither V nor the policy is to follow.
+        support_SA = policy_SA.isfinite()
+        if values.actor_actions == "tried":
+            support_SA = buffer.tried()[states_S].to(device)
+        policy_SA = losses.restricted_log_softmax(policy_SA, support_SA)
         for rows in torch.arange(len(index_N)).split(values.critic_batch):
             state_N, label_N, reward_N, next_N = (tensor[rows].to(device) for tensor in drawn)
             states_ND, actions_NAD, _ = buffer.features(state_N)
@@ -91,23 +97,30 @@ def train_archer(
             follow(target, critic, values.target_rate)
         metrics |= trainer.means()
 
-        # The policy, in some of these states: Q(s, a) - V(s) weights the actions of the current policy.
+        # The policy, in some of these states: towards the actions of higher Q(s, a).
         states_SD, actions_SAD, prior_SA = buffer.features(states_S)
         with torch.no_grad():
-            advantages_SA = critic.lower_q(states_SD, actions_SAD) - critic.values(states_SD)[:, None]
+            q_SA, values_S = critic.lower_q(states_SD, actions_SAD), critic.values(states_SD)
         taken = values.actor_steps if trainer.step >= config.critic_warmup else 0  # a new critic would mislead it
         for rows in torch.randint(len(index_N), (taken, values.actor_batch), generator=generator):
             totals: Metrics = {}
             for states in index_N[rows].sort().values.split(config.minibatch):  # equal states are neighbours
                 logp_NA = choice_logp(policy, [questions[i] for i in states.tolist()])
-                listed, weights_NA = slice(logp_NA.shape[1]), logp_NA.detach().exp()
+                listed = slice(logp_NA.shape[1])
+                q_NA, terms = q_SA[states, listed], {}
                 if values.actor_actions == "sampled":
-                    drawn_N = weights_NA.cpu().multinomial(1, generator=generator).to(device)
-                    weights_NA = torch.zeros_like(weights_NA).scatter_(1, drawn_N, 1.0)
-                terms = {"policy_loss": policy_gradient_loss(logp_NA, advantages_SA[states, listed], weights_NA)}
+                    drawn_N = logp_NA.detach().exp().cpu().multinomial(1, generator=generator).to(device)
+                    weights_NA = torch.zeros_like(q_NA).scatter_(1, drawn_N, 1.0)
+                    advantages_NA = q_NA - values_S[states, None]
+                    terms["policy_loss"] = policy_gradient_loss(logp_NA, advantages_NA, weights_NA)
+                else:
+                    # The mean Q needs no baseline. It moves probability between the actions with support only.
+                    supported_NA = losses.restricted_log_softmax(logp_NA, support_SA[states, listed])
+                    terms["policy_loss"] = -expected_value(supported_NA, q_NA).mean()
                 terms["entropy"] = losses.entropy(logp_NA).mean()
                 terms["kl"] = losses.categorical_kl(logp_NA, prior_SA[states, listed]).mean()
-                loss = terms["policy_loss"] - config.entropy_coef * terms["entropy"] + config.kl_coef * terms["kl"]
+                # No entropy bonus, as in the source: beside advantages in reward units, that of [rl] would be large.
+                loss = terms["policy_loss"] + config.kl_coef * terms["kl"]
                 share = len(states) / len(rows)
                 (share * loss).backward()
                 accumulate(totals, terms, share)

@@ -68,6 +68,14 @@ def test_a_table_of_choices_is_that_of_play_at_its_temperature(tiny: Tiny, playe
 
 
 class TestTransitions:
+    def test_the_buffer_knows_which_actions_were_tried(self, tiny: Tiny, played: Any) -> None:
+        buffer = filled(Policy(tiny()), played())
+        found = buffer.transitions()
+        pairs = set(zip(found.state_N.tolist(), found.label_N.tolist(), strict=True))
+        assert set(map(tuple, buffer.tried().nonzero().tolist())) == pairs
+        assert buffer.tried().shape == buffer.prior_SA.shape
+        assert not buffer.tried()[buffer.prior_SA.isneginf()].any()
+
     def test_they_follow_the_episodes(self, tiny: Tiny, played: Any) -> None:
         policy, episodes = Policy(tiny()), played()
         buffer = filled(policy, episodes)

@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from reflectrl.learn.losses import categorical_kl, reinforce_loss
+from reflectrl.learn.losses import categorical_kl, reinforce_loss, restricted_log_softmax
 from reflectrl.methods.shared.critic import (
     expected_value,
     follow,
@@ -99,6 +99,28 @@ class TestPolicyGradient:
                 mean_NA += chance * gradient(one_hot(torch.tensor([first, second]), 3).float())
         assert mean_NA.isfinite().all() and mean_NA.abs().max() > 0.1
         torch.testing.assert_close(gradient(probs_NA), mean_NA)
+
+
+def test_the_mean_q_of_supported_actions_moves_probability_between_these_alone() -> None:
+    """The third action has the highest Q, but nobody tried it; its odds against the others' sum must stay."""
+    logits_NA = torch.tensor([[1.0, 0.0, -2.0, 0.5]], requires_grad=True)
+    support_NA, q_NA = torch.tensor([[True, True, False, True]]), torch.tensor([[0.2, 0.6, 99.0, -0.4]])
+    logp_NA = logits_NA.log_softmax(-1)
+    supported_NA = restricted_log_softmax(logp_NA, support_NA)
+    [gradient] = torch.autograd.grad(-expected_value(supported_NA, q_NA).mean(), logits_NA, retain_graph=True)
+    probs = supported_NA.detach().exp()[0]
+    mean = float(probs[0] * 0.2 + probs[1] * 0.6 - probs[3] * 0.4)
+    expected = [float(-probs[a] * (q_NA[0, a] - mean)) for a in range(4)]
+    assert gradient[0].tolist() == pytest.approx(expected, abs=1e-6)
+    assert gradient[0, 2] == 0 and float(gradient.sum()) == pytest.approx(0, abs=1e-6)
+    # With every action supported, it is the policy gradient summed over all actions.
+    everything_NA = torch.ones_like(support_NA)
+    whole_NA = restricted_log_softmax(logp_NA, everything_NA)
+    [found] = torch.autograd.grad(-expected_value(whole_NA, q_NA).mean(), logits_NA, retain_graph=True)
+    values_N = expected_value(logp_NA, q_NA).detach()
+    summed = policy_gradient_loss(logp_NA, q_NA - values_N[:, None], logp_NA.detach().exp())
+    [wanted] = torch.autograd.grad(summed, logits_NA)
+    torch.testing.assert_close(found, wanted)
 
 
 def test_a_target_follows_at_its_rate() -> None:

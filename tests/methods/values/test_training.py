@@ -54,7 +54,7 @@ def success(policy: Policy, make_env: Any, temperature: float = 1.0) -> float:
     return success_rate(list(rollout(jobs, make_env, policy.with_sampling(Sampling(temperature)))))
 
 
-@pytest.mark.parametrize("actions", ["sampled", "all"])
+@pytest.mark.parametrize("actions", ["tried", "sampled", "all"])
 def test_archer_finds_the_actions_that_pay(tiny: Tiny, make_rooms: Any, actions: Any) -> None:
     policy = player("archer", tiny())
     before, values = success(policy, make_rooms), replace(VALUES, actor_actions=actions)
@@ -100,6 +100,17 @@ def test_the_dearer_it_is_to_stray_from_the_model_the_less_it_does(tiny: Tiny, m
 def test_a_kl_penalty_holds_archer_back(tiny: Tiny, make_rooms: Any) -> None:
     free, held = (train("archer", player("archer", tiny()), make_rooms, replace(RL, kl_coef=c)) for c in (0.0, 30.0))
     assert held[7]["kl"] < 0.1 * free[7]["kl"] and held[0]["success"] == free[0]["success"]
+
+
+@pytest.mark.parametrize("actions", ["tried", "all"])
+def test_nothing_is_learned_about_actions_that_nobody_tried_unless_all_are_asked_for(
+    tiny: Tiny, make_rooms: Any, actions: Any
+) -> None:
+    """One episode tries one action in each of its states, so there is nothing to compare it with."""
+    config = replace(RL, updates=1, episodes=1, eval_every=1)
+    log = train("archer", player("archer", tiny()), make_rooms, config, replace(VALUES, actor_actions=actions))
+    assert log[0]["critic_loss"] > 0
+    assert (log[0]["grad_norm"] < 1e-6) == (actions == "tried")
 
 
 @pytest.mark.parametrize("method", list(TRAIN))

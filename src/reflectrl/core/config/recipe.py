@@ -151,8 +151,12 @@ class EvalConfig:
     episodes: Natural = 0
     """Tasks per split; 0 means all of them."""
     repeats: Count = 1
-    """Number of times each task is played. Above 1, results also show pass@k, the probability that one of k attempts
-    wins, and maj@k, the probability that the most frequent answer among k attempts wins."""
+    """Number of times each task is played, or sampled completions per prompt of a text task. Above 1, results also show
+    pass@k, the probability that one of k attempts wins, and maj@k, the probability that the most frequent answer among
+    k attempts wins."""
+    pass_reward: float = 1.0
+    """Reward from which a completion of a text task counts as won, in pass@k and maj@k. The default suits rewards of at
+    most 1, as in "orders": only a faultless completion wins."""
     batch: Count = 64
     """Number of environments that are played in parallel."""
     confidence: Annotated[float, Range(above=0, below=1)] = 0.95

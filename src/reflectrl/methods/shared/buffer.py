@@ -107,6 +107,13 @@ class TransitionBuffer(nn.Module):
         rows = torch.randint(len(self), (count,), generator=generator)
         return Drawn(*(column[rows] for column in self.transitions()))
 
+    def tried(self) -> Tensor:
+        """Return whether the transitions hold an action in a state, as booleans (S, A), on the CPU."""
+        tried_SA = torch.zeros_like(self.prior_SA, dtype=torch.bool)
+        transitions = self.transitions()
+        tried_SA[transitions.state_N, transitions.label_N] = True
+        return tried_SA
+
     def features(self, state_N: Tensor) -> StateFeatures:
         """Return features of states (N,) under the frozen model. Rows of END are arbitrary: the caller masks them."""
         tables, device = (self.states_SD, self.actions_SAD, self.prior_SA), self.policy.lm.device

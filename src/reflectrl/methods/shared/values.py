@@ -44,9 +44,10 @@ class ValuesConfig:
     """Optimiser steps of archer's policy per update."""
     actor_batch: Count = 128
     """States per optimiser step of archer's policy, drawn from the buffer."""
-    actor_actions: Literal["all", "sampled"] = "all"
-    """Actions in archer's policy gradient. "all" sums over a state's actions, weighted by probability; "sampled" draws
-    one action per state (REINFORCE, as in the source): the same in expectation, with more variance."""
+    actor_actions: Literal["tried", "all", "sampled"] = "tried"
+    """Actions in archer's policy gradient. "tried" sums over the actions that the buffer has seen in a state, weighted
+    by probability; "all" sums over all listed actions, even where Q was never fitted; "sampled" draws one of these per
+    state (REINFORCE, as in the source): the same as "all" in expectation, with more variance."""
     kl_lambda: Positive = 0.05
     """Cost of linvit's divergence from the language model, in reward per nat. Small values follow the critic, large
     values the model."""

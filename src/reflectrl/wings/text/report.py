@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from reflectrl.core.evaluation import ATTEMPTS
 from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
@@ -17,6 +19,8 @@ from reflectrl.runs.report.data import read_metrics
 from reflectrl.runs.report.page import asset, template, write_page
 from reflectrl.runs.report.plots import Plot, curve_sections
 from reflectrl.runs.report.svg import Look, drawing, looks, to_svg
+from reflectrl.wings.text.generation.table import is_attempt_rate
+from reflectrl.wings.text.pipeline.results import counts_in
 
 SHOWN = 6
 """Number of prompts whose completions the page shows."""
@@ -60,6 +64,7 @@ def render(results: Mapping[str, Any], run_folder: Path) -> str:
         else [],
         shown_percentiles=SHOWN_PERCENTILES,
         percentile_rows=percentile_rows(results["percentiles"]),
+        rates=[rate_plots(lines, look, f"rates-{i}-") for i, (_, lines, _) in enumerate(tables(summary))],
         bars=[Plot(title, bars_svg(lines, look, f"bars-{i}-")) for i, (title, lines, _) in enumerate(tables(summary))],
         sections=curve_sections(metrics, look),
         examples=examples(results, run_folder),
@@ -68,11 +73,14 @@ def render(results: Mapping[str, Any], run_folder: Path) -> str:
 
 
 def tables(summary: Sequence[Line]) -> list[tuple[str, list[Line], list[str]]]:
-    """Return (title, lines, metrics) per split and sampling. Each includes the completions of the data."""
+    """Return (title, lines, metrics) per split and sampling. Each includes the completions of the data.
+
+    pass@k and maj@k are among the metrics of a line, but not among the names, since they have plots of their own.
+    """
     sections = []
     for split, sampling in dict.fromkeys((line["split"], line["sampling"]) for line in summary if line["sampling"]):
         lines = [entry for entry in summary if entry["split"] == split and entry["sampling"] in ("", sampling)]
-        names = list(dict.fromkeys(name for line in lines for name in line["metrics"]))
+        names = list(dict.fromkeys(name for line in lines for name in line["metrics"] if not is_attempt_rate(name)))
         sections.append((f"{split} prompts · {sampling}", lines, names))
     return sections
 
@@ -112,6 +120,48 @@ def percentile_svg(spread: Sequence[Line], kind: str) -> str:
         if kind == "advantage":
             axes.axhline(0, color=Look(0).colour, linewidth=0.8, linestyle=":")
         return to_svg(figure, f"percentiles-{kind}-", f"Percentiles of the {kind}")
+
+
+@dataclass(frozen=True)
+class RatePlot(Plot):
+    """A plot of pass@k or maj@k over k, with its numbers: the values of k, and per line its arm and its rates."""
+
+    counts: Sequence[int]
+    rows: Sequence[tuple[str, Sequence[float | None]]]
+
+
+def rate_plots(lines: Sequence[Line], look: Mapping[str, Look], prefix: str) -> list[RatePlot]:
+    """Return the plots of pass@k and of maj@k over k; none where each prompt has a single completion."""
+    plots = []
+    for beginning in ATTEMPTS:
+        counts = counts_in(lines, beginning)
+        if len(counts) < 2:
+            continue
+        rows = []
+        for line in lines:
+            rates = [line["metrics"].get(f"{beginning}{k}") for k in counts]
+            rows.append((f"{line['arm']} {line['checkpoint']}".rstrip(), rates))
+        svg = _rates_svg(lines, beginning, counts, look, f"{prefix}{beginning[:-1]}-")
+        plots.append(RatePlot(f"{beginning}k", svg, counts, rows))
+    return plots
+
+
+def _rates_svg(
+    lines: Sequence[Line], beginning: str, counts: Sequence[int], look: Mapping[str, Look], prefix: str
+) -> str:
+    """Draw a line per arm, of its best checkpoint. The axis of k is logarithmic."""
+    with drawing(3.3, 2.1) as (figure, axes):
+        for line in lines:
+            rates = {k: line["metrics"][f"{beginning}{k}"] for k in counts if f"{beginning}{k}" in line["metrics"]}
+            if line["checkpoint"] == "last" or not rates:
+                continue
+            colour = look[line["arm"]].colour
+            axes.plot(list(rates), list(rates.values()), color=colour, linewidth=1.4, marker="o", ms=2.5)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(list(counts), [str(k) for k in counts])
+        axes.set_xlabel("k")
+        axes.set_ylim(-0.02, 1.02)
+        return to_svg(figure, prefix, f"{beginning}k over k")
 
 
 def bars_svg(lines: Sequence[Line], look: Mapping[str, Look], prefix: str) -> str:

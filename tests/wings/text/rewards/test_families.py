@@ -5,6 +5,8 @@ import statistics
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from reflectrl.cli import main
 from reflectrl.core.config import read_recipe
@@ -228,6 +230,51 @@ def test_noise_falls_on_the_rewards_of_training_samples_alone(ordered, tmp_path)
     inner = [b.reward - a.reward for a, b in zip(true, noisy, strict=True) if 0 < b.reward < 1]
     assert len(inner) > 20 and 0.1 < statistics.stdev(inner) < 0.3
     assert all(0 <= sample.reward <= 1 for sample in noisy)
+
+
+def test_several_completions_per_prompt_give_curves_and_continue_a_finished_run(tmp_path, capsys):
+    settings = {**SMALL, "seeds": "0,1", "eval.sampling": "greedy,sampled"}
+    more = {**settings, "eval.repeats": "3", "eval.pass_reward": "0.25"}
+    whole = finish("orders", tmp_path / "whole", arms="data,reference", **more)
+    rows = {(row["arm"], row["sampling"], row["seed"]): row for row in whole["rows"]}
+    sampled = rows["reference", "sampled", 0]
+    assert sampled["completions"] == 15
+    rates = [name for name in sampled["metrics"] if "@" in name]
+    assert rates == ["pass@1", "pass@2", "pass@3", "maj@1", "maj@2", "maj@3"]
+    written = (tmp_path / "whole/completions/reference-seed0-only-test-sampled.jsonl").read_text().splitlines()
+    assert [json.loads(line)["id"].rpartition("#")[2] for line in written] == ["0", "1", "2"] * 5
+    for single in (rows["reference", "greedy", 0], rows["data", "", 0]):
+        assert single["completions"] == 5
+        assert [name for name in single["metrics"] if "@" in name] == ["pass@1", "maj@1"]
+    assert rows["data", "", 0]["metrics"]["pass@1"] > 0
+    line = next(line for line in whole["summary"] if (line["arm"], line["sampling"]) == ("reference", "sampled"))
+    passed = [rows["reference", "sampled", seed]["metrics"]["pass@3"] for seed in (0, 1)]
+    assert line["metrics"]["pass@3"] == pytest.approx(sum(passed) / 2)
+    page = (tmp_path / "whole/report.html").read_text()
+    assert "<figcaption>pass@k</figcaption>" in page and "<figcaption>maj@k</figcaption>" in page
+    assert "sampled: maj@k" in capsys.readouterr().out
+
+    once = finish("orders", tmp_path / "once", arms="data,reference", **settings)
+    assert not any("@" in name for row in once["rows"] for name in row["metrics"])
+    assert "maj@k" not in (tmp_path / "once/report.html").read_text()
+    again = finish("orders", tmp_path / "once", arms="data,reference", **more)
+    assert again["rows"] == whole["rows"]
+    # Another threshold needs no new completions.
+    stricter = finish("orders", tmp_path / "once", arms="data,reference", **{**more, "eval.pass_reward": "0.99"})
+    for before, after in zip(again["rows"], stricter["rows"], strict=True):
+        assert after["reward"] == before["reward"] and after["metrics"]["pass@1"] <= before["metrics"]["pass@1"]
+
+
+def test_without_sft_the_arms_start_from_the_base_model(tmp_path):
+    settings = {**SMALL, "text.reference": "base", "rl.lr": "1e-9"}
+    finish("orders", tmp_path / "run", arms="reference,ppo", **settings)
+    checkpoints = tmp_path / "run/checkpoints/seed0"
+    base, reference, ppo = (
+        load_file(checkpoints / name / "model.safetensors") for name in ("base", "reference", "ppo-last")
+    )
+    for name, tensor in base.items():
+        assert torch.equal(tensor, reference[name])
+        assert torch.allclose(tensor, ppo[name], atol=1e-6)  # one update of a vanishing rate
 
 
 def test_a_fork_takes_over_the_samples_of_every_split(ordered, tmp_path):

@@ -56,9 +56,7 @@ def write_completions(
     Raises:
         UserError: the file holds anything but completions, or a prompt does not fit the model's context.
     """
-    wanted = [
-        replace(prompt, id=prompt.id if draws == 1 else f"{prompt.id}#{k}") for prompt in prompts for k in range(draws)
-    ]
+    wanted = repeated(prompts, draws)
     done = read_completions(path)
     missing = [sample for sample in wanted if sample.id not in done]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,6 +72,13 @@ def write_completions(
             file.flush()
     progress(len(wanted), len(wanted))
     return [done[sample.id] for sample in wanted]
+
+
+def repeated(prompts: Sequence[Sample], draws: int) -> list[Sample]:
+    """Return every prompt `draws` times, with an id for each completion. A single one has the id of its prompt."""
+    if draws == 1:
+        return list(prompts)
+    return [replace(prompt, id=f"{prompt.id}#{k}") for prompt in prompts for k in range(draws)]
 
 
 def read_completions(path: Path) -> dict[str, Sample]:

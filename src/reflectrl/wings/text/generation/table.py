@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from reflectrl.core.evaluation import ATTEMPTS, Attempt, attempt_counts, rates_at
 from reflectrl.core.statistics import mean_interval
 from reflectrl.core.types import named_seed
 from reflectrl.wings.text.generation.bootstrap import mean_bootstrap
+from reflectrl.wings.text.generation.generate import one_per_prompt
 from reflectrl.wings.text.generation.metrics import coverage_and_density, distinct, mean_length, meteor
 from reflectrl.wings.text.samples.sample import Sample
 
@@ -26,8 +28,9 @@ class TextRow:
         arm: arm that trained the model; "data" for the completions of the data.
         checkpoint: "best" or "last"; "" if the arm has only one.
         reward: mean over the completions.
-        low, high: bootstrap interval over the completions. It holds for this model, not for other training seeds.
-        metrics: means of the components, distinct-1/2/3, length ...
+        low, high: bootstrap interval over the prompts. It holds for this model, not for other training seeds.
+        metrics: means of the components, distinct-1/2/3, length ..., and with several completions per prompt pass@k
+            and maj@k.
         meteor_by: METEOR's way of matching words.
     """
 
@@ -46,18 +49,31 @@ class TextRow:
 
 
 def row_of(
-    labels: Mapping[str, Any], written: Sequence[Sample], references: Mapping[str, Sequence[str]], confidence: float
+    labels: Mapping[str, Any],
+    written: Sequence[Sample],
+    references: Mapping[str, Sequence[str]],
+    confidence: float,
+    pass_reward: float | None = None,
 ) -> TextRow:
     """Return the row of scored completions.
 
     Args:
         labels: task, arm, seed, checkpoint, split and sampling.
+        written: completions, equally many per prompt.
         references: completions of the data by group of the prompt.
+        pass_reward: reward from which a completion passes; None leaves out pass@k and maj@k.
     """
+    by_prompt: dict[str, list[Sample]] = {}
+    for sample in written:
+        by_prompt.setdefault(sample.group, []).append(sample)
     rewards = [sample.reward for sample in written]
+    # Completions of one prompt are not independent, so prompts are resampled.
+    means = [float(np.mean([sample.reward for sample in samples])) for samples in by_prompt.values()]
     rng = np.random.default_rng(named_seed("bootstrap", *labels.values()))
-    low, high = mean_bootstrap([rewards], confidence, rng, RESAMPLES)
+    low, high = mean_bootstrap([means], confidence, rng, RESAMPLES)
     metrics, meteor_by = metrics_of(written, references)
+    if pass_reward is not None:
+        metrics |= pass_rates(list(by_prompt.values()), pass_reward)
     return TextRow(
         **labels,
         completions=len(rewards),
@@ -69,16 +85,46 @@ def row_of(
     )
 
 
+ROUNDING = 1e-9
+"""Tolerance of the comparison with `eval.pass_reward`, since a reward is a weighted sum of floats."""
+
+
+def pass_rates(prompts: Sequence[Sequence[Sample]], pass_reward: float) -> dict[str, float]:
+    """Return pass@k and maj@k for k = 1, 2, 4, ... up to all completions of a prompt, averaged over prompts.
+
+    maj@k counts equal completions as votes (Wang et al. 2023, "Self-Consistency", arXiv 2203.11171, with the whole text
+    as the answer). Both are estimated as for agents (`core.evaluation`).
+
+    Args:
+        prompts: scored completions of each prompt.
+        pass_reward: reward from which a completion passes.
+    """
+    tasks: list[list[Attempt]] = []
+    for samples in prompts:
+        tasks.append([(sample.completion.strip(), sample.reward >= pass_reward - ROUNDING) for sample in samples])
+    return rates_at(attempt_counts(min(map(len, tasks))), tasks)
+
+
+def is_attempt_rate(name: str, beginnings: tuple[str, ...] = ATTEMPTS) -> bool:
+    """Tell whether a metric is pass@k or maj@k, for some k."""
+    beginning, _, count = name.partition("@")
+    return f"{beginning}@" in beginnings and count.isdecimal()
+
+
 def metrics_of(written: Sequence[Sample], references: Mapping[str, Sequence[str]]) -> tuple[dict[str, float], str]:
-    """Return every metric of scored completions, and METEOR's way of matching words.
+    """Return the metrics of scored completions that need no threshold, and METEOR's way of matching words.
+
+    The components are means over all completions. The metrics of the text take each prompt's first completion: the
+    share of distinct n-grams falls with the size of the corpus, and other arms may have fewer completions.
 
     Args:
         written: completions with their components.
         references: completions of the data by group of the prompt. METEOR is left out if there are none.
     """
-    texts = [sample.completion for sample in written]
     names = dict.fromkeys(name for sample in written for name in sample.components if name != "tokens")
     metrics = {name: float(np.mean([s.components[name] for s in written if name in s.components])) for name in names}
+    written = one_per_prompt(written)
+    texts = [sample.completion for sample in written]
     metrics |= {f"distinct-{n}": distinct(texts, n) for n in (1, 2, 3)}
     metrics["length"] = mean_length(texts)
     kind = ""

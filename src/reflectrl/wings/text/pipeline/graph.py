@@ -222,11 +222,14 @@ def plan_text(recipe: Recipe) -> Graph:
 def _planned_completions(plan: Plan, arm: str, reference: Artifact, value: Artifact | None) -> Artifact:
     """Plan an arm and its completions."""
     data = reference.given("data")
+    extent = list[str]()
+    if plan.recipe.eval.repeats > 1:  # a key that is not used leaves the records of earlier versions as they are
+        extent.append("eval.repeats")
     if arm == REFERENCE:
-        return completions(plan, arm, data=data, best=reference, last=None)
+        return completions(plan, arm, data=data, best=reference, last=None, extent=extent)
     if arm == EXPERT_ITERATION:
         trained = learned_from_own_best(plan, arm, data=data, reference=reference)
-        return completions(plan, arm, data=data, best=trained, last=None)
+        return completions(plan, arm, data=data, best=trained, last=None, extent=extent)
     if arm == PPO:
         trained = learned_online(plan, arm, data=data, reference=reference)
     elif arm == RVS:
@@ -235,7 +238,8 @@ def _planned_completions(plan: Plan, arm: str, reference: Artifact, value: Artif
     else:
         assert value is not None
         trained = learned_offline(plan, arm, data=data, reference=value.given("reference"), values=value)
-    return completions(plan, arm, data=data, best=trained, last=replace(trained.part(1), counts=False))
+    last_model = replace(trained.part(1), counts=False)
+    return completions(plan, arm, data=data, best=trained, last=last_model, extent=extent)
 
 
 def begin_text(recipe: Recipe, run: RunFolder) -> Context:
@@ -318,6 +322,11 @@ def completion_sets(
         for sampling in samplings
         for checkpoint in checkpoints
     ]
+
+
+def draws_of(recipe: Recipe, labels: Mapping[str, Any]) -> int:
+    """Return the completions per prompt of a set: `eval.repeats` if sampled. Greedy ones would all be the same."""
+    return recipe.eval.repeats if labels["sampling"] == "sampled" else 1
 
 
 def task_name(recipe: Recipe) -> str:

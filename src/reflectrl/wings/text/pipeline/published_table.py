@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.learn.checkpoint import write_text
+from reflectrl.wings.text.generation.table import is_attempt_rate
 from reflectrl.wings.text.pipeline.results import LAST, read_results
 
 NOT_AVAILABLE = "NA"
@@ -43,7 +44,9 @@ def table(runs: Sequence[tuple[Mapping[str, Any], Mapping[Any, Any]]]) -> tuple[
         runs: results of each run, and its curves by arm and seed.
     """
     lines = [(row, results, curves) for results, curves in runs for row in reported_rows(results)]
-    parts = {name: None for row, _, _ in lines for name in row["metrics"] if name not in LAST}
+    parts = {
+        name: None for row, _, _ in lines for name in row["metrics"] if name not in LAST and not is_attempt_rate(name)
+    }
     kinds = [*parts, "final_reward"]
     header = ["task_name", "baseline_model", "algorithm", "seed"]
     header += ["best e", "best s", "best V final_reward", "worst e", "worst s", "worst V final_reward"]

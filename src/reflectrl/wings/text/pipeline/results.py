@@ -11,14 +11,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from reflectrl.core.evaluation import ATTEMPTS
 from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import write_text
 from reflectrl.methods.shared.offline.reference_cache import ReferenceCache
 from reflectrl.runs.artifact import Build
 from reflectrl.runs.results import commit, hardware
-from reflectrl.wings.text.generation.generate import read_completions
-from reflectrl.wings.text.generation.table import TextRow, percentiles, pooled, row_of
-from reflectrl.wings.text.pipeline.graph import DATA, completion_sets, task_name
+from reflectrl.wings.text.generation.generate import read_completions, repeated
+from reflectrl.wings.text.generation.table import TextRow, is_attempt_rate, percentiles, pooled, row_of
+from reflectrl.wings.text.pipeline.graph import DATA, completion_sets, draws_of, task_name
 from reflectrl.wings.text.pipeline.left_out import reason_left_out
 from reflectrl.wings.text.pipeline.task import TextTask
 from reflectrl.wings.text.pipeline.training import (
@@ -35,6 +36,8 @@ def rows(run: Path, text: TextTask) -> Iterator[TextRow]:
     """Yield a row per arm, seed, checkpoint, split and sampling. The arm "data" has one row per split, as it has no
     training seed.
     """
+    config = text.recipe.eval
+    pass_reward = config.pass_reward if config.repeats > 1 else None
     for arm in text.recipe.arms:
         for seed in text.recipe.seeds[:1] if arm == DATA else text.recipe.seeds:
             if without_completions(run, arm, seed).exists():
@@ -42,7 +45,7 @@ def rows(run: Path, text: TextTask) -> Iterator[TextRow]:
             for labels in completion_sets(text.recipe, seed, arm, text.samples):
                 references = {} if arm == DATA else text.references(labels["split"])
                 written = text.test_reward.label(_written(run, text, labels))
-                yield row_of(labels, written, references, text.recipe.eval.confidence)
+                yield row_of(labels, written, references, config.confidence, pass_reward)
 
 
 def left_out(run: Path, text: TextTask) -> list[dict[str, Any]]:
@@ -56,11 +59,12 @@ def left_out(run: Path, text: TextTask) -> list[dict[str, Any]]:
 
 
 def _written(run: Path, text: TextTask, labels: Mapping[str, Any]) -> list[Sample]:
-    """Return one completion per prompt, even for the data: diversity metrics need equal numbers of texts."""
+    """Return the completions of a set. Of the data there is one per prompt."""
+    prompts = text.prompts(labels["split"], text.recipe.eval.episodes)
     if labels["arm"] == DATA:
-        return text.prompts(labels["split"], text.recipe.eval.episodes)
-    groups = {sample.group for sample in text.prompts(labels["split"], text.recipe.eval.episodes)}
-    return [sample for sample in read_completions(written_to(run, labels)).values() if sample.group in groups]
+        return prompts
+    wanted = {sample.id for sample in repeated(prompts, draws_of(text.recipe, labels))}
+    return [sample for sample in read_completions(written_to(run, labels)).values() if sample.id in wanted]
 
 
 def spread(build: Build, text: TextTask, references: Sequence[Path], values: Sequence[Path]) -> list[dict[str, Any]]:
@@ -173,7 +177,11 @@ def show(screen: Console, *folders: Path) -> None:
     for task, split, sampling in headings:
         table_rows = [row for row in lines if (row["task"], row["split"]) == (task, split)]
         table_rows = [row for row in table_rows if row["sampling"] in ("", sampling)]
-        screen.print(_table(f"{task}, {split} prompts, {sampling}: reward and {level:.0%} interval", table_rows))
+        title = f"{task}, {split} prompts, {sampling}"
+        screen.print(_table(f"{title}: reward and {level:.0%} interval", table_rows))
+        for beginning in ATTEMPTS:
+            if counts := counts_in(table_rows, beginning):
+                screen.print(_rates_table(f"{title}: {beginning}k", table_rows, beginning, counts))
     for results in runs:
         for omitted in results.get("left_out", ()):
             screen.print(f"left out: {omitted['arm']} (seed {omitted['seed']}): {omitted['why']}", soft_wrap=True)
@@ -196,8 +204,8 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 
 def columns(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the metric names of a table, the reward's components first."""
-    names = dict.fromkeys(name for line in lines for name in line["metrics"])
+    """Return the metric names of a table, the reward's components first. pass@k and maj@k have tables of their own."""
+    names = dict.fromkeys(name for line in lines for name in line["metrics"] if not is_attempt_rate(name))
     return [*(name for name in names if name not in LAST), *(name for name in LAST if name in names)]
 
 
@@ -215,4 +223,26 @@ def _table(title: str, lines: Sequence[Mapping[str, Any]]) -> Table:
         table.add_row(line["arm"], line["checkpoint"], str(line["seeds"]), reward, *cells)
     by = ", ".join(dict.fromkeys(line["meteor_by"] for line in lines if line["meteor_by"]))
     table.caption = f"METEOR matched words by {by}" if by else None
+    return table
+
+
+def counts_in(lines: Sequence[Mapping[str, Any]], beginning: str) -> list[int]:
+    """Return the numbers of attempts k for which a line has the rate "pass@" or "maj@", in ascending order."""
+    counts = set[int]()
+    for line in lines:
+        rates = [name for name in line["metrics"] if is_attempt_rate(name, (beginning,))]
+        counts.update(int(name.removeprefix(beginning)) for name in rates)
+    return sorted(counts)
+
+
+def _rates_table(title: str, lines: Sequence[Mapping[str, Any]], beginning: str, counts: Sequence[int]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in ("arm", "checkpoint"):
+        table.add_column(name, no_wrap=True)
+    for k in counts:
+        table.add_column(str(k), justify="right")
+    for line in lines:
+        rates = [line["metrics"].get(f"{beginning}{k}") for k in counts]
+        cells = ("-" if rate is None else f"{rate:.1%}" for rate in rates)
+        table.add_row(line["arm"], line["checkpoint"], *cells)
     return table

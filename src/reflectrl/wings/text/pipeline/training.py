@@ -38,11 +38,11 @@ from reflectrl.models.scratch import save_scratch
 from reflectrl.runs.artifact import Build, Source
 from reflectrl.runs.metrics import MetricsFile
 from reflectrl.wings.text.config import text_settings
-from reflectrl.wings.text.generation.generate import read_completions, write_completions
+from reflectrl.wings.text.generation.generate import read_completions, repeated, write_completions
 from reflectrl.wings.text.learn.conditions import asked_for_the_best, with_ranks
 from reflectrl.wings.text.learn.online_text import train_online_text
 from reflectrl.wings.text.learn.text_dataset import TextCompletions, prompt_ids, text_dataset
-from reflectrl.wings.text.pipeline.graph import PPO, REFERENCE, RVS, SPLITS, VALUE, completion_sets, last
+from reflectrl.wings.text.pipeline.graph import PPO, REFERENCE, RVS, SPLITS, VALUE, completion_sets, draws_of, last
 from reflectrl.wings.text.pipeline.left_out import nothing_to_learn, reason_left_out, write_left_out
 from reflectrl.wings.text.pipeline.task import TextTask, read_split
 from reflectrl.wings.text.samples import Sample, write_samples
@@ -249,9 +249,18 @@ def _played(text: TextTask, lm: LanguageModel, seed: int, path: Path) -> Outcome
 
 
 def completions(
-    text: TextTask, lm: LanguageModel, prompts: Sequence[Sample], path: Path, sampling: str, seed: int
+    text: TextTask,
+    lm: LanguageModel,
+    prompts: Sequence[Sample],
+    path: Path,
+    sampling: str,
+    seed: int,
+    draws: int = 1,
 ) -> list[Sample]:
-    """Generate a model's completions of prompts. `sampling` is "greedy", or "sampled" with the recipe's settings."""
+    """Generate a model's completions of prompts, `draws` of each.
+
+    `sampling` is "greedy", or "sampled" with the recipe's settings.
+    """
     recipe = text.recipe
     sampling_settings = (
         Sampling(0.0) if sampling == "greedy" else Sampling(recipe.rl.temperature, text_settings(recipe).top_p)
@@ -264,6 +273,7 @@ def completions(
         most_tokens=offline_settings(recipe).completion_tokens,
         prompt_tokens=offline_settings(recipe).prompt_tokens,
         seed=named_seed(seed, "write", path.stem),
+        draws=draws,
         batch_size=recipe.eval.batch,
     )
 
@@ -424,7 +434,8 @@ def write_arm(build: Build, text: TextTask, best: Path, last: Path | None) -> No
         if source not in models:
             models = {source: text.load(source, build.seed)}  # one in memory
         path = written_to(build.context.run.path, labels)
-        written = completions(text, models[source], prompts, path, labels["sampling"], build.seed)
+        draws = draws_of(text.recipe, labels)
+        written = completions(text, models[source], prompts, path, labels["sampling"], build.seed, draws)
         description = f"completions of {labels['split']} prompts, {labels['sampling']} {labels['checkpoint']}"
         build.progress(len(written), len(written), description.rstrip())
 
@@ -436,7 +447,10 @@ def unwritten(build: Build, text: TextTask) -> Iterator[tuple[dict[str, Any], li
     for labels in completion_sets(text.recipe, build.seed, build.name, text.samples):
         prompts = _asked(text, build.name, labels["split"], text.recipe.eval.episodes)
         path = written_to(build.context.run.path, labels)
-        if not {sample.id for sample in prompts} <= read_completions(path).keys():
+        if (
+            not {sample.id for sample in repeated(prompts, draws_of(text.recipe, labels))}
+            <= read_completions(path).keys()
+        ):
             yield labels, prompts
 
 
