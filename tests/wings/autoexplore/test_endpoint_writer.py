@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,7 @@ class TestPrompt:
         account = json.loads((tmp_path / "library" / "written.json").read_text(encoding="utf-8"))
         assert account == {
             "writer": "endpoint", "model": "m", "prompt_sha256": hashlib.sha256(source.encode()).hexdigest(),
-            "seed": 0, "per_repo": 300, "commits": 10, "split_by": "task",
+            "seed": 0, "per_repo": 300, "commits": 10, "split_by": "task", "reflectrl": version("reflectrl"),
         }  # fmt: skip
         asked = len(server.prompts)
         assert verb(server, tmp_path) == 0
