@@ -362,8 +362,10 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
             choice, probs_of_actions = order[label], np.empty_like(probs_A)
             probs_of_actions[list(order)] = probs_A
         support = tuple[int, ...]()
-        if (left_out_A := np.isneginf(logp_A)).any():
-            support = tuple(sorted(order[i] if order else int(i) for i in np.flatnonzero(~left_out_A)))
+        left_out_A = np.isneginf(logp_A)
+        if left_out_A.any():
+            labels = np.flatnonzero(~left_out_A).tolist()
+            support = tuple(sorted(order[label] for label in labels)) if order else tuple(labels)
         return Choice(
             "policy",
             actions[choice],
