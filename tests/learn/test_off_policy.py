@@ -48,6 +48,21 @@ def test_the_critic_is_the_solution_of_fitted_evaluation() -> None:
     assert critic.q("unseen", 1) == critic.default == 0.25
 
 
+def test_few_effective_episodes_widen_the_intervals() -> None:
+    """A log in which one episode has nearly all the weight is as uncertain as a log of two."""
+    heavy = LoggedEpisode(["start"], [0], [1e-3], [np.array([1.0, 0.0])], [1.0])
+    light = [LoggedEpisode(["start"], [0], [1.0], [np.array([1.0, 0.0])], [float(i % 2)]) for i in range(30)]
+    evaluated = [*light, LoggedEpisode(["start"], [0], [1.0], [np.array([1.0, 0.0])], [1.0])]
+    _, even, _ = estimates(evaluated, confidence=0.8)
+    _, uneven, weighted = estimates([*light, heavy], confidence=0.8)
+    assert even.effective == pytest.approx(31) and uneven.effective < 1.1
+    assert even.low > 0.35 and even.high < 0.65
+    assert uneven.low < 0.4  # the lowest resample without the heavy episode; a tenth of all is below 0.46
+    assert weighted.value - weighted.low == pytest.approx(
+        3.08 * 1000 / 31, rel=0.01
+    )  # Student's quantile of one degree
+
+
 def test_what_cannot_be_estimated_is_refused() -> None:
     with pytest.raises(UserError, match="at least 10"):
         estimates(ALL[:9])

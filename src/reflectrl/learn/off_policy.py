@@ -11,6 +11,9 @@ follow from it, the last with the least variance where the critic is good:
   critic of an episode is fitted to the other folds of the log, and anew to every resample of the bootstrap: with fixed
   critics, intervals of 95 % held in 86 of 100 logs of taxi only.
 
+Where few episodes have most of the weight, such intervals are too narrow: on logs of ALFWorld, 89 to 91 of 100 held. So
+they are widened by Student's quantile for the effective number of episodes.
+
 Nothing here needs torch.
 """
 
@@ -22,7 +25,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from reflectrl.core.statistics import mean_interval
 from reflectrl.core.types import UserError, named_seed
 from reflectrl.learn.tabular_critic import LogMatrices, TabularCritic
 
@@ -109,26 +111,42 @@ def estimates(episodes: Sequence[LoggedEpisode], confidence: float = 0.95, seed:
     def normalised(counts_E: Array) -> float:
         return _self_normalised(counts_E, np.zeros(len(episodes)), weights_ET, rewards_ET)
 
+    quantile = _student_quantile(confidence, effective)
     weighted_E = (weights_ET * rewards_ET).sum(1)
-    low, high = mean_interval(weighted_E.tolist(), confidence) or (np.nan, np.nan)
+    mean = float(weighted_E.mean())
+    half = quantile * float(weighted_E.std(ddof=1)) / np.sqrt(len(episodes))
     return [
-        Estimate("doubly robust", robust(everything_E), *_bootstrap(robust, resamples, confidence), effective),
-        Estimate(
-            "self-normalised", normalised(everything_E), *_bootstrap(normalised, resamples, confidence), effective
-        ),
-        Estimate("importance weighting", float(weighted_E.mean()), low, high, effective),
+        Estimate("doubly robust", robust(everything_E), *_bootstrap(robust, resamples, quantile), effective),
+        Estimate("self-normalised", normalised(everything_E), *_bootstrap(normalised, resamples, quantile), effective),
+        Estimate("importance weighting", mean, mean - half, mean + half, effective),
     ]
 
 
-def _bootstrap(
-    estimator: Callable[[Array], float], resamples: Sequence[Array], confidence: float
-) -> tuple[float, float]:
-    """Return the percentile interval of an estimator over resamples.
+def _student_quantile(confidence: float, effective: float) -> float:
+    """Return the quantile of Student's distribution at the upper end of an interval.
+
+    Args:
+        effective: effective number of episodes, one more than the degrees of freedom. Below 2, it is taken for 2.
+    """
+    from scipy.stats import t  # slow to import
+
+    return float(t.ppf((1 + confidence) / 2, max(effective, 2.0) - 1))
+
+
+def _bootstrap(estimator: Callable[[Array], float], resamples: Sequence[Array], quantile: float) -> tuple[float, float]:
+    """Return the expanded percentile interval of an estimator over resamples.
+
+    For few observations, the percentiles of a bootstrap are too close together, as a normal interval would be. Those
+    that belong to Student's quantile are taken in their place (Hesterberg 2015, "What Teachers Should Know About the
+    Bootstrap").
 
     Args:
         resamples: number of times that each episode occurs in a resample, (E,).
+        quantile: Student's quantile at the upper end.
     """
-    tail = (1 - confidence) / 2
+    from scipy.stats import norm
+
+    tail = float(norm.cdf(-quantile))
     low, high = np.quantile([estimator(counts_E) for counts_E in resamples], [tail, 1 - tail])
     return float(low), float(high)
 
