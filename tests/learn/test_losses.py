@@ -353,6 +353,18 @@ def test_value_loss_by_hand():
     assert gradient(lambda x: losses.value_loss(x, returns_N), values_N).tolist() == [1.0, -2.0]
 
 
+def test_a_clipped_value_loss_by_hand():
+    # Predictions 0 before the update, clipped to 0.5: errors max(0, 0.5^2), max(1, 1.5^2), and 0.1^2 within the range.
+    values_N, returns_N, old_N = torch.tensor([1.0, 1.0, 0.3]), torch.tensor([1.0, 2.0, 0.2]), torch.zeros(3)
+    assert losses.value_loss(values_N, returns_N, old_N, 0.5).item() == pytest.approx((0.25 + 2.25 + 0.01) / 3)
+    assert losses.value_loss(values_N, returns_N, old_N, 0.0) == losses.value_loss(values_N, returns_N)
+    # A prediction that has moved as far as it may learns nothing; one that moved the wrong way is pulled back whole.
+    moved = gradient(lambda x: losses.value_loss(x, returns_N, old_N, 0.5), values_N)
+    assert moved.tolist() == pytest.approx([0.0, 0.0, 2 * 0.1 / 3])
+    wrong_N = torch.tensor([-1.0, 1.0, 0.3])
+    assert gradient(lambda x: losses.value_loss(x, returns_N, old_N, 0.5), wrong_N)[0] == pytest.approx(-4 / 3)
+
+
 def test_explained_variance_by_hand():
     returns_N = torch.tensor([0.0, 2.0, 4.0])
     # Residuals 1, 2, 3 have variance 2/3, the returns 8/3: 1 - 1/4.

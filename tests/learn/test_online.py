@@ -134,6 +134,21 @@ class TestLearning:
         log = train(tiny(), make_rooms, config)
         assert [line["step"] for line in log if "value_loss" in line] == [1, 3]  # the second update, and the fourth
 
+    def test_advantages_are_centred_and_predictions_clipped_on_request(self, tiny: Tiny, make_rooms: Any) -> None:
+        config = replace(QUICK, algorithm="ppo", update_epochs=2, baseline="critic", critic_lr=0.1)
+        ends = {}
+        for name, change in (("plain", {}), ("centred", {"centre": True}), ("clipped", {"value_clip": 0.05})):
+            ends[name] = tiny()
+            train(ends[name], make_rooms, replace(config, critic_shares=True, **change))
+        assert not same_weights(ends["plain"], ends["centred"]) and not same_weights(ends["plain"], ends["clipped"])
+        # Centred advantages have mean 0, so the loss of the first pass, in which all ratios are 1, is 0.
+        lm, settings = tiny(), replace(config, centre=True, update_epochs=1)
+        rollouts = EpisodeRollouts(Policy(lm), None, make_rooms, settings, 0)
+        trainer = Trainer(lm, [torch.optim.AdamW(lm.parameters(), lr=0.0)], 1.0)
+        batch = rollouts.collect(0, ValueHead(lm.hidden_size))
+        assert abs(float(batch.advantages_N.mean())) > 0.01
+        assert update(trainer, None, batch, settings, 1)["policy_loss"] == pytest.approx(0, abs=1e-5)
+
     def test_a_critic_may_learn_from_the_batches_of_several_updates(self, tiny: Tiny, make_rooms: Any) -> None:
         config = replace(QUICK, baseline="critic", critic_every=2, critic_epochs=3)
         log = train(tiny(), make_rooms, config)

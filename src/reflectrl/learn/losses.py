@@ -195,12 +195,21 @@ def normalise(advantages_N: Tensor, least: float = 0.0) -> Tensor:
 # ---- policy and value losses ---------------------------------------------------------------------------------------
 
 
-def value_loss(values_N: Tensor, returns_N: Tensor) -> Tensor:
+def value_loss(values_N: Tensor, returns_N: Tensor, old_values_N: Tensor | None = None, clip: float = 0.0) -> Tensor:
     """Compute the mean squared error mean_n (V_n - G_n)^2 in squared reward units: [N], [N] -> scalar.
 
     Returns are taken as constants.
+
+    Args:
+        old_values_N: the critic's predictions before the update.
+        clip: largest change of a prediction that pays, in reward units: the error is the larger one of V and of V
+            clipped to `old_values_N` ± this (the value loss of PPO's first implementations, and of TRL). 0 is none.
     """
-    return (values_N - returns_N.detach()).square().mean()
+    errors_N = (values_N - returns_N.detach()).square()
+    if old_values_N is not None and clip > 0:
+        clipped_N = old_values_N + (values_N - old_values_N).clamp(-clip, clip)
+        errors_N = torch.maximum(errors_N, (clipped_N - returns_N.detach()).square())
+    return errors_N.mean()
 
 
 def explained_variance(values_N: Tensor, returns_N: Tensor) -> float:

@@ -149,6 +149,8 @@ def update(
         Metrics of the last epoch.
     """
     advantages_N = batch.advantages_N
+    if config.centre:
+        advantages_N = advantages_N - advantages_N.mean()
     if config.normalise:
         # Over the whole batch, so that minibatches stay comparable.
         least = max(batch.scale, NOISE * losses.root_mean_square(batch.returns_N))
@@ -189,7 +191,12 @@ def update(
                 if critic is not None:
                     if warming or not config.critic_shares:
                         hidden_ND = hidden_ND.detach()  # the critic's gradient does not reach the policy
-                    terms["value_loss"] = losses.value_loss(critic(hidden_ND), returns_N)
+                    old_values_N = None
+                    if config.value_clip and batch.values_N is not None:
+                        old_values_N = batch.values_N[part.units].to(hidden_ND.device)
+                    terms["value_loss"] = losses.value_loss(
+                        critic(hidden_ND), returns_N, old_values_N, config.value_clip
+                    )
                     value_term = config.critic_coef * terms["value_loss"]
                     loss = value_term if warming else loss + value_term
                 # The parts of a minibatch differ in size, so a mean over it weighs each by its share of the units.

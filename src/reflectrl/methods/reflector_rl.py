@@ -91,12 +91,15 @@ def train_reflector(
             trainer.set_rate(SCHEDULES[config.schedule](trainer.step, config.updates, config.warmup))
         turn, before = whose_turn(trainer.step, settings.alternate if both else 0)
         warming = wants_critic and before < config.critic_warmup
+        is_due = (trainer.step + 1) % config.critic_every == 0
+        learning = critics if warming or is_due else {}
         batch = rollouts.collect(trainer.step, critics.get("critic"))
         if turn != "policy":
-            critic = critics.get("reflection_critic")
-            metrics |= update_reflector(trainer, rollouts, rollouts.reflections(critic), critic, epochs, warming)
+            drawn = rollouts.reflections(critics.get("reflection_critic"))
+            critic = learning.get("reflection_critic")
+            metrics |= update_reflector(trainer, rollouts, drawn, critic, epochs, warming)
         if both and turn != "reflector":
-            metrics |= update(trainer, critics.get("critic"), batch, config, epochs, warming)
+            metrics |= update(trainer, learning.get("critic"), batch, config, epochs, warming)
 
 
 def new_critic(name: str, lm: LanguageModel, config: RLConfig, seed: int) -> ValueHead:
@@ -148,6 +151,8 @@ def update_reflector(
 
     config, settings, lm = rollouts.config, rollouts.settings, rollouts.speaker.lm
     advantages_R = drawn.advantages_R
+    if config.centre and drawn.rows:
+        advantages_R = advantages_R - advantages_R.mean()
     if config.normalise:
         advantages_R = losses.normalise(advantages_R)
     metrics: Metrics = {}

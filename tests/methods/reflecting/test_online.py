@@ -81,6 +81,12 @@ def test_what_was_drawn_is_noted_whole(pair: Pair) -> None:
             assert turn.logprobs == pytest.approx(logp_T.tolist(), abs=1e-4)
 
 
+def test_its_critic_may_learn_in_some_updates_only(pair: Pair) -> None:
+    config = replace(RL, updates=4, episodes=8, baseline="critic", critic_warmup=0, critic_every=2, eval_every=4)
+    log = train(*pair(), config)
+    assert [line["step"] for line in log if "reflection_value_loss" in line] == [1, 3]
+
+
 @pytest.mark.parametrize("ratio", ["token", "reflection"])
 def test_the_gradient_by_hand(pair: Pair, ratio: Any) -> None:
     """At the first step it is that of −mean A log pi: over tokens, or over reflections with their mean log pi."""

@@ -173,6 +173,8 @@ class RLConfig:
     """Lambda of generalised advantage estimation, over steps or tokens (critic only)."""
     normalise: bool = True
     """Divide advantages by their root mean square over the batch (in text tasks, over its tokens)."""
+    centre: bool = False
+    """Subtract the batch's mean from the advantages first, as TRL does. It can change their signs."""
     clip_coef: Positive = 0.1
     """PPO clip range: the probability ratio is clipped to 1 ± this."""
     clip_high: NonNegative = 0.0
@@ -217,6 +219,9 @@ class RLConfig:
     """Factor of `lr` after imitation (`hold`)."""
     critic_coef: NonNegative = 0.5
     """Weight of the value loss."""
+    value_clip: NonNegative = 0.0
+    """Clip range of the critic's predictions (reward units) around those before the update, as in PPO's first
+    implementations and in TRL; 0 is none. It does not hold for the reflector's critic, and with `critic_epochs`."""
     entropy_coef: NonNegative = 0.01
     """Weight of the entropy bonus. It is part of the loss, never of the reported reward. In text tasks, it is per
     token."""
