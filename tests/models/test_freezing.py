@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from reflectrl.core.config import ModelConfig, SFTConfig, read_recipe
+from reflectrl.core.digests import damage
 from reflectrl.core.types import UserError
-from reflectrl.learn.checkpoint import load_tensors
+from reflectrl.learn.checkpoint import load_tensors, write_folder
 from reflectrl.learn.examples import Example
 from reflectrl.learn.sft import train_sft
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
+from reflectrl.models.shards import FROZEN, LEARNED
 from reflectrl.models.sharing import pack
 from tests.device import DEVICE
 
@@ -92,3 +94,43 @@ def test_it_is_for_whole_pretrained_models(lines: str, tmp_path: Path) -> None:
     path.write_text(f'[env]\nname = "corridor"\n[model]\n{lines}\nfrozen_layers = 2\n')
     with pytest.raises(UserError, match="'frozen_layers' is for pretrained models that learn without adapters"):
         read_recipe(path)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_checkpoints_share_the_frozen_weights_on_disk(
+    family: str, tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are two files, the usual form of a sharded model, and neighbours have the frozen one in common."""
+    monkeypatch.setattr("reflectrl.core.digests.WORTH_LINKING", 1)
+    lm = loaded(tiny_folder(family), 1)
+    write_folder(tmp_path / "first", lm.saver())
+    top = next(p for p in reversed(list(lm.model.parameters())) if p.requires_grad)
+    with torch.no_grad():
+        top.add_(1.0)
+    for name in ("second", "third"):
+        write_folder(tmp_path / name, lm.saver())
+    paths = {name: sorted((tmp_path / name).glob("*.safetensors")) for name in ("first", "second", "third")}
+    assert [path.name for path in paths["first"]] == [FROZEN, LEARNED]
+    shared = [first.samefile(second) for first, second in zip(paths["first"], paths["second"], strict=True)]
+    assert shared == [True, False]
+    assert all(second.samefile(third) for second, third in zip(paths["second"], paths["third"], strict=True))
+    for load in (loaded(tmp_path / "third", 0), loaded(tmp_path / "third", 1)):
+        assert load.weights().keys() <= lm.model.state_dict().keys()
+        assert all(torch.equal(p, lm.model.state_dict()[name]) for name, p in load.model.state_dict().items())
+    whole = loaded(tiny_folder(family), 0)
+    write_folder(tmp_path / "whole", whole.saver())
+    assert [path.name for path in (tmp_path / "whole").glob("*.safetensors")] == ["model.safetensors"]
+
+
+def test_a_damaged_checkpoint_is_not_shared(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reflectrl.core.digests.WORTH_LINKING", 1)
+    lm = loaded(tiny_folder("llama"), 1)
+    write_folder(tmp_path / "first", lm.saver())
+    damaged = bytearray((tmp_path / "first" / FROZEN).read_bytes())
+    damaged[-1] ^= 1
+    (tmp_path / "first" / FROZEN).write_bytes(damaged)
+    write_folder(tmp_path / "second", lm.saver())
+    assert not (tmp_path / "first" / FROZEN).samefile(tmp_path / "second" / FROZEN)
+    assert damage(tmp_path / "second") is None and FROZEN in (damage(tmp_path / "first") or "")

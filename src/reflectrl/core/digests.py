@@ -7,6 +7,7 @@ as well.)
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import json
 import zlib
@@ -17,6 +18,8 @@ from reflectrl.core.types import UserError
 
 DIGESTS = "digests.json"
 """Name of the file that holds the digests of the files beside it."""
+WORTH_LINKING = 1 << 20
+"""Size in bytes from which a file is worth a hard link."""
 
 CHECKSUM = "crc32"
 SEAL = f',"{CHECKSUM}":"' + '{:08x}"}}'
@@ -34,6 +37,42 @@ def write_digests(folder: Path) -> None:
             (directory / DIGESTS).write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")
 
 
+def link_equal_files(folder: Path, other: Path) -> None:
+    """Replace large files of a folder by hard links to equal files of the same name in another folder.
+
+    So the checkpoints of a run store frozen weights once. Both folders need digests, and the files are compared byte by
+    byte as well, since a file of the other folder may be damaged. Nothing in a run changes such files in place. If the
+    file system has no hard links, nothing is done.
+    """
+    try:
+        own, others = _digests_in(folder), _digests_in(other)
+        for name in sorted(own):
+            same_digest = others.get(name) == own[name]
+            if same_digest and (folder / name).stat().st_size >= WORTH_LINKING:
+                _link_if_equal(folder / name, other / name)
+    except OSError:  # there are no digests, or another process has just replaced the folder
+        return
+
+
+def _link_if_equal(file: Path, other: Path) -> None:
+    if other.samefile(file) or not filecmp.cmp(file, other, shallow=False):
+        return
+    link = file.with_name(f"{file.name}.link")
+    try:
+        link.hardlink_to(other)
+        link.replace(file)
+    finally:
+        link.unlink(missing_ok=True)
+
+
+def _digests_in(folder: Path) -> dict[str, str]:
+    """Return the digests of a folder; none if their file is damaged. Raise OSError if it cannot be read."""
+    try:
+        return dict(json.loads((folder / DIGESTS).read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        return {}
+
+
 def damage(folder: Path) -> str | None:
     """Describe the first damaged file of a folder, beginning with its path. Return None if all files are undamaged.
 
@@ -46,10 +85,7 @@ def damage(folder: Path) -> str | None:
     path = folder / DIGESTS
     if not path.is_file():
         return None
-    try:
-        expected = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
-        expected = {}
+    expected = _digests_in(folder)
     if not expected:
         return f"{path} is damaged"
     for name, digest in expected.items():

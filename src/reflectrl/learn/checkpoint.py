@@ -20,7 +20,7 @@ from torch import Tensor
 
 from reflectrl.core import distributed
 from reflectrl.core.config.folders import apply_umask, replacing
-from reflectrl.core.digests import damage, write_digests
+from reflectrl.core.digests import damage, link_equal_files, write_digests
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
 from reflectrl.models.cards import read_json
@@ -54,6 +54,9 @@ def write_folder(folder: Path, fill: Callable[[Path], object], keep: int = 1) ->
         with system_errors(folder):
             fill(fresh)
         write_digests(fresh)
+        for neighbour in sorted(folder.parent.iterdir()):
+            if neighbour.is_dir() and neighbour != fresh:
+                link_equal_files(fresh, neighbour)
         apply_umask(fresh)
         _sync(fresh)
     except OSError:

@@ -25,6 +25,7 @@ from reflectrl.models.options import new_option_head
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend
 from reflectrl.models.seq2seq import Seq2SeqBackend, is_encoder_decoder
+from reflectrl.models.shards import split_frozen
 
 
 @dataclass(frozen=True)
@@ -243,6 +244,8 @@ class LanguageModel:
         """Write weights (safetensors), tokenizer, and a card that identifies the tokenizer."""
         if self.adapter is None:
             self.model.save_pretrained(folder)
+            frozen = {name for name, weight in self.model.named_parameters() if not weight.requires_grad}
+            split_frozen(folder, frozen)
         else:
             # "auto" would ask the hub whether the backbone's vocabulary has changed.
             self.model.save_pretrained(
