@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-WHOLE = "model.safetensors"
+WEIGHTS = "model.safetensors"
 FROZEN, LEARNED = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 INDEX = "model.safetensors.index.json"
 
@@ -23,11 +23,11 @@ def split_frozen(folder: Path, frozen: Collection[str]) -> None:
     Args:
         frozen: names of the weights that do not learn.
     """
-    whole = folder / WHOLE
-    if not whole.is_file():  # a model so large that the library has divided it already
+    path = folder / WEIGHTS
+    if not path.is_file():  # a model so large that the library has divided it already
         return
     files, size = dict[str, str](), 0
-    with safe_open(whole, "pt") as weights:
+    with safe_open(path, "pt") as weights:
         files = {name: FROZEN if name in frozen else LEARNED for name in weights.keys()}  # noqa: SIM118
         if len(set(files.values())) < 2:
             return
@@ -37,4 +37,4 @@ def split_frozen(folder: Path, frozen: Collection[str]) -> None:
             save_file(tensors, folder / file, weights.metadata())
     index = {"metadata": {"total_size": size}, "weight_map": files}
     (folder / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
-    whole.unlink()
+    path.unlink()
