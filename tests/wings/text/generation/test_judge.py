@@ -26,6 +26,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.decide = lambda text: "A"
         self.asked: list[str] = []
+        self.paths: set[tuple[str, str | None]] = set()
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
 
 
@@ -33,6 +34,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][0]["content"]
         self.server.asked.append(text)
+        self.server.paths.add((self.path, self.headers["api-key"]))
         message = {"role": "assistant", "content": self.server.decide(text)}
         choices = [{"index": 0, "finish_reason": "stop", "message": message}]
         body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": choices}
@@ -202,14 +204,30 @@ def test_each_criterion_has_its_own_verdicts(server, endpoint, tmp_path):
     assert len(server.asked) == 7
 
 
-def test_the_verb_prints_the_wins_by_each_criterion(server, tmp_path, capsys):
-    server.decide = by_length
+@pytest.fixture
+def run_folder(tmp_path):
+    """Run in which two arms have answered two prompts."""
     for arm, texts in (("a_lol", written("long", "longer")), ("nll", written("s", "size"))):
         path = tmp_path / "completions" / f"{arm}-seed0-best-test-greedy.jsonl"
         path.parent.mkdir(exist_ok=True)
         rows = ({"id": s.id, "group": s.group, "prompt": s.prompt, "completion": s.completion} for s in texts)
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = ["judge", str(tmp_path), "--url", server.url, "--model", "judge"]
+    return tmp_path
+
+
+def test_a_judge_on_azure_is_addressed_by_deployment_and_version(server, run_folder, capsys, monkeypatch):
+    monkeypatch.setenv("TEST_KEY", "not-a-real-key")
+    words = ["judge", str(run_folder), "--url", server.url.removesuffix("/v1"), "--model", "judge", "--api", "azure"]
+    assert main(words) == 2
+    assert "--api azure and --api-version VERSION go together" in capsys.readouterr().err and not server.asked
+    assert main([*words, "--api-version", "2024-10-21", "--key-env", "TEST_KEY"]) == 0
+    path = "/openai/deployments/judge/chat/completions?api-version=2024-10-21"
+    assert server.paths == {(path, "not-a-real-key")} and len(server.asked) == 4
+
+
+def test_the_verb_prints_the_wins_by_each_criterion(server, run_folder, capsys):
+    server.decide = by_length
+    words = ["judge", str(run_folder), "--url", server.url, "--model", "judge"]
     assert main([*words, "--criteria", "helpful, safe"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("4 questions for http://127.0.0.1")

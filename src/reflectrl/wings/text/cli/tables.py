@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -27,9 +27,14 @@ class Judge:
     run: RunPath
     """Run folder of a text task."""
     url: Annotated[str, tyro.conf.arg(metavar="URL")]
-    """Base URL of the API, such as http://127.0.0.1:8000/v1. Prompts and completions are sent there."""
+    """Base URL of the API, such as http://127.0.0.1:8000/v1, or Azure's resource. Prompts and completions are sent
+    there."""
     model: Annotated[str, tyro.conf.arg(metavar="NAME")]
-    """Name of the judge model on the server."""
+    """Name of the judge model on the server. For Azure, the deployment's name."""
+    api: Annotated[Literal["openai", "azure"], tyro.conf.arg(metavar="API")] = "openai"
+    """openai for OpenAI and all servers compatible with it, or azure."""
+    api_version: Annotated[str, tyro.conf.arg(metavar="VERSION")] = ""
+    """For --api azure: version of Azure's API, such as 2024-10-21."""
     arm: Annotated[str, tyro.conf.arg(metavar="ARM")] = "a_lol"
     """Arm whose wins are counted."""
     against: Annotated[str, tyro.conf.arg(metavar="ARM")] = "nll"
@@ -64,8 +69,12 @@ class Judge:
 
         if self.threads < 1 or self.max_tokens < 1 or self.max_requests < 0:
             raise UserError("judge: --threads and --max-tokens must be at least 1, --max-requests at least 0")
+        if (self.api == "azure") != bool(self.api_version):
+            raise UserError("judge: --api azure and --api-version VERSION go together")
         refuse_links(self.run)  # verdicts are written there
-        config = EndpointConfig(self.url, self.model, self.key_env, concurrency=self.threads)
+        config = EndpointConfig(
+            self.url, self.model, self.key_env, self.api, self.api_version, concurrency=self.threads
+        )
         journal = Journal(self.run / "judge" / "journal.jsonl", Budget(requests=self.max_requests))
         endpoint = Endpoint(config, journal)
         ours, theirs = ({s.group: s for s in self._written(arm)} for arm in (self.arm, self.against))
