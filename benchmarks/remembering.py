@@ -29,7 +29,7 @@ import reflectrl
 from benchmarks.portals import interval, run_missing
 
 Arm = Literal["none", "fresh", "carried", "written"]
-World = Literal["lights", "alfworld"]
+World = Literal["lights", "fusebox", "alfworld"]
 ARMS: tuple[Arm, ...] = ("none", "fresh", "carried", "written")
 
 LIGHTS: Mapping[str, Any] = {
@@ -38,6 +38,11 @@ LIGHTS: Mapping[str, Any] = {
     "play": {"scoring": "trie", "reflection_tokens": 24},
     "teach": {"noise": [0.0], "negatives": 0},
     "sft": {"optimizer": "muon", "steps": 200, "policy_steps": 60, "policy_from": "reflector", "eval_every": 20},
+}
+FUSEBOX: Mapping[str, Any] = {
+    **LIGHTS,
+    "env": {"name": "benchmarks.hidden_fusebox:HiddenFusebox"},
+    "play": {"scoring": "trie", "reflection_tokens": 48},
 }
 ALFWORLD: Mapping[str, Any] = {
     "env": {"name": "alfworld", "recall": 1, "status": False, "analysis": "belief"},
@@ -49,7 +54,7 @@ ALFWORLD: Mapping[str, Any] = {
         "policy_from": "reflector", "eval_every": 100, "eval_rows": 128,
     },
 }  # fmt: skip
-WORLDS: Mapping[World, Mapping[str, Any]] = {"lights": LIGHTS, "alfworld": ALFWORLD}
+WORLDS: Mapping[World, Mapping[str, Any]] = {"lights": LIGHTS, "fusebox": FUSEBOX, "alfworld": ALFWORLD}
 WRITTEN: Mapping[World, Mapping[str, Any]] = {"alfworld": {"status": True, "guide": True}}
 """Settings with which an environment shows its own notes."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import remembering
+from benchmarks.hidden_fusebox import HiddenFusebox
 
 
 def test_the_arms_differ_in_what_a_player_has_of_the_past() -> None:
@@ -40,3 +41,17 @@ def test_longer_training_multiplies_the_steps_of_every_arm() -> None:
             remembering.recipe_of(remembering.Settings(longer=factor), "alfworld", arm, 0)["sft"] for factor in (1, 6)
         )
         assert (long["steps"], long["policy_steps"]) == (6 * short["steps"], 6 * short["policy_steps"])
+
+
+def test_the_hidden_fusebox_is_won_by_notes_and_shows_the_same_hall_before_and_after() -> None:
+    env = HiddenFusebox()
+    for task in env.tasks("test"):
+        observation = env.reset(seed=0, options={"task": task})[0]
+        halls, notes = [], []
+        while not env.done:
+            if env.room == "hall":
+                halls.append(observation)
+                notes.append(env.teacher.analyse(env))
+            observation, *_ = env.step(env.teacher.expert_action(env))
+        assert env.live and halls[0] == halls[1] != halls[2]
+        assert notes[0] == "Nothing yet." and f"Unplugged: {env.shorted}." in notes[1]
