@@ -1,7 +1,7 @@
 """Fusebox without its log: a player sees the latest reply only, so it has to remember what it has already done.
 
 In the hall nothing tells whether the shorted device is unplugged, so a player without a memory either searches again or
-flips the breaker too early.
+flips the breaker too early, which ends the episode.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ class HiddenFuseboxTeacher(Teacher):
     """Teacher that remembers the whole log."""
 
     def expert_action(self, env: HiddenFusebox) -> int:
-        return list(env.legal_actions()).index(best(env))
+        actions = list(env.legal_actions())
+        if env.room == env.dark and env.sound in env.unplugged:
+            return actions.index(f"unplug {env.shorted}")  # only one device is left to try
+        return actions.index(best(env))
 
     def analyse(self, env: HiddenFusebox) -> str:
         """Return what was found out and done so far."""
@@ -49,6 +52,9 @@ class HiddenFusebox(Fusebox):
         before = len(self.log)
         outcome = super().apply(action)
         self.reply = self.log[before:]
+        if action == "flip breaker" and not self.live:
+            # Otherwise, a player without a memory could flip it at every visit, and learn from the reply.
+            return Outcome(-1.0, terminated=True, success=False)
         return outcome
 
     def history(self) -> str:

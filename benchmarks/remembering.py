@@ -43,6 +43,7 @@ FUSEBOX: Mapping[str, Any] = {
     **LIGHTS,
     "env": {"name": "benchmarks.hidden_fusebox:HiddenFusebox"},
     "play": {"scoring": "trie", "reflection_tokens": 48},
+    "sft": {**LIGHTS["sft"], "policy_steps": 300},
 }
 ALFWORLD: Mapping[str, Any] = {
     "env": {"name": "alfworld", "recall": 1, "status": False, "analysis": "belief"},

@@ -55,3 +55,17 @@ def test_the_hidden_fusebox_is_won_by_notes_and_shows_the_same_hall_before_and_a
             observation, *_ = env.step(env.teacher.expert_action(env))
         assert env.live and halls[0] == halls[1] != halls[2]
         assert notes[0] == "Nothing yet." and f"Unplugged: {env.shorted}." in notes[1]
+
+
+def test_an_early_flip_and_a_wrong_device_in_the_hidden_fusebox() -> None:
+    env = HiddenFusebox()
+    [task, *_] = env.tasks("test")
+    env.reset(seed=0, options={"task": task})
+    env.step(list(env.legal_actions()).index("flip breaker"))
+    assert env.done and not env.live
+    env.reset(seed=0, options={"task": task})
+    for action in (f"enter {env.dark}", f"unplug {env.sound}"):
+        env.step(list(env.legal_actions()).index(action))
+    while not env.done:
+        env.step(env.teacher.expert_action(env))
+    assert env.live
