@@ -19,7 +19,8 @@ class HiddenFuseboxTeacher(Teacher):
 
     def expert_action(self, env: HiddenFusebox) -> int:
         actions = list(env.legal_actions())
-        if env.room == env.dark and env.sound in env.unplugged:
+        untouched = env.shorted not in env.unplugged
+        if env.room == env.dark and env.sound in env.unplugged and untouched:
             return actions.index(f"unplug {env.shorted}")  # only one device is left to try
         return actions.index(best(env))
 
