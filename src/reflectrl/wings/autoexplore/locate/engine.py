@@ -27,6 +27,7 @@ class Engine:
         filters: files to search.
         cached: keep the index in the user's cache folder.
         ranker: ranker; by default the one in the package.
+        watched: as for `LiveIndex`.
 
     Raises:
         UserError: the folder does not exist, cannot be read, or has no file to search.
@@ -38,8 +39,9 @@ class Engine:
         filters: Filters = FILTERS,
         cached: bool = True,
         ranker: Ranker | None = None,
+        watched: bool = False,
     ) -> None:
-        self.index = LiveIndex(root, filters, cached)
+        self.index = LiveIndex(root, filters, cached, watched)
         self._ranker = ranker or shipped_ranker()
         self._tables = Tables(shipped_vectors(), shipped_kin(), shipped_telling())
 

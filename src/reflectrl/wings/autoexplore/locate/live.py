@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reflectrl.core.types import UserError
-from reflectrl.wings.autoexplore.index import Filters, index
-from reflectrl.wings.autoexplore.index import Listing as FolderListing
+from reflectrl.wings.autoexplore.index import Filters, Index, Visited, index
 from reflectrl.wings.autoexplore.locate.arrays import digest
 from reflectrl.wings.autoexplore.locate.contents import bytes_to_read, contents
 from reflectrl.wings.autoexplore.locate.corpus import Corpus
@@ -30,6 +29,7 @@ from reflectrl.wings.autoexplore.locate.passages import ReadFile
 from reflectrl.wings.autoexplore.locate.segments import Segment, SegmentBuilder
 from reflectrl.wings.autoexplore.locate.store import Arrays, Entry, Listing, Store, cache_folder, name_of
 from reflectrl.wings.autoexplore.sandbox import Sandbox, Stamp
+from reflectrl.wings.autoexplore.watching import Watch
 
 FILTERS = Filters(non_ascii=False, configuration=True, nested_tests=True)
 """Files that `locate` searches."""
@@ -84,19 +84,25 @@ class LiveIndex:
         root: folder of the repository. It is resolved once, here.
         filters: files to search.
         cached: keep the index in the user's cache folder.
+        watched: ask the kernel which folders have changed, instead of looking at all of them before each question. This
+            is worth its start in a process that answers many. Where the kernel cannot be asked, all are looked at.
 
     Raises:
         UserError: the folder does not exist, cannot be read, or has no file to search.
     """
 
-    def __init__(self, root: str | os.PathLike[str], filters: Filters = FILTERS, cached: bool = True) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], filters: Filters = FILTERS, cached: bool = True, watched: bool = False
+    ) -> None:
         self.root = Sandbox(root).root
         self._filters = filters
         settings = " ".join(f"{key}={value}" for key, value in asdict(filters).items())
         self._store = Store(self.root, settings, cache_folder() if cached else None)
         self._listing, self._arrays = self._store.load()
         self._texts: dict[tuple[str, bytes], ReadFile] = {}
-        self._folders: dict[str, FolderListing] = {}
+        self._watch = Watch() if watched else None
+        self._walked = Index({}, {}, {})
+        self._folders: dict[str, Visited] = {}
         self._stamps_of: Listing | None = None
         self._known: dict[str, tuple[Stamp, str | None]] = {}
         self._remarks: dict[int, list[str]] = {}
@@ -116,8 +122,21 @@ class LiveIndex:
         sandbox = Sandbox(self.root)
         if sandbox.root != self.root:
             raise UserError(f"{str(self.root)!r} is a link to another folder now")
+        changes = None if self._watch is None else self._watch.changes(sandbox)
+        self.indexed = 0
+        if changes is None or changes.folders or not self._walked.is_followed:
+            self._walked = index(sandbox, self._filters, self._stamps(), self._folders, self._watch, changes)
+            self._take_in(self._walked, frozenset() if changes is None else changes.files)
+        if self._watch is not None:
+            self._watch.trust(self._folders)
+
+    def _take_in(self, walked: Index, written: Collection[str]) -> None:
+        """Bring the index up to date with a walk.
+
+        Args:
+            written: files that were written, even if their stamps are as before.
+        """
         former = self._listing
-        walked = index(sandbox, self._filters, self._stamps(), self._folders)
         if not walked.files:
             left_out = ", ".join(f"{count} ({reason})" for reason, count in walked.left_out.items())
             why = f"left out are {left_out}" if left_out else "it is empty"
@@ -128,6 +147,8 @@ class LiveIndex:
             for path, stamp in walked.files.items()
             if (entry := former.entries.get(path)) is not None and entry.segment >= 0 and entry.stamp == stamp
         }
+        for path in written:
+            unchanged.pop(path, None)
         changed = [path for path in walked.files if path not in unchanged]
         refused = {path: (stamp, reason) for path, (stamp, reason) in walked.refused.items()}
         self.indexed = len(changed)
