@@ -85,7 +85,7 @@ class Engine:
         hits = file.hits({word: inquiry.forms[word] for word in candidates.words[rank]})
         passage = candidates.best[rank]
         if passage < 0:
-            passage_words = file.held(hits)
+            passage_words = file.counts(hits)
             passage = max(passage_words, key=lambda index: len(passage_words[index]), default=0)
         start, end = file.span(passage)
         line, text, inside = _best_line(file, hits, candidates.words[rank], start, end)

@@ -94,7 +94,8 @@ class LiveIndex:
     def __init__(
         self, root: str | os.PathLike[str], filters: Filters = FILTERS, cached: bool = True, watched: bool = False
     ) -> None:
-        self.root = Sandbox(root).root
+        self._sandbox = Sandbox(root)
+        self.root = self._sandbox.root
         self._filters = filters
         settings = " ".join(f"{key}={value}" for key, value in asdict(filters).items())
         self._store = Store(self.root, settings, cache_folder() if cached else None)
@@ -119,7 +120,7 @@ class LiveIndex:
         Raises:
             UserError: the folder is missing, is a link now, or has no file to search.
         """
-        sandbox = Sandbox(self.root)
+        self._sandbox = sandbox = Sandbox(self.root)
         if sandbox.root != self.root:
             raise UserError(f"{str(self.root)!r} is a link to another folder now")
         changes = None if self._watch is None else self._watch.changes(sandbox)
@@ -228,8 +229,8 @@ class LiveIndex:
         key = (path, entry.content)
         if key not in self._texts:
             try:
-                data, stamp = Sandbox(self.root).read(path, bytes_to_read(path))
-            except (OSError, UserError):
+                data, stamp = self._sandbox.read(path, bytes_to_read(path))
+            except OSError:
                 return None
             if digest(data)[:8] != entry.content:
                 return None

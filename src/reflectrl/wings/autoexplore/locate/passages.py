@@ -5,7 +5,12 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from reflectrl.wings.autoexplore.locate.meaning import Meaning
 from reflectrl.wings.autoexplore.locate.segments import identifier
 from reflectrl.wings.autoexplore.locate.syntax import syntax_of
 from reflectrl.wings.autoexplore.words import stem, words_of
@@ -15,7 +20,9 @@ MOST_LINES = 60
 PARAGRAPH_LINES = 25
 """Length of the passages of a file without definitions."""
 MOST_PASSAGES = 400
-_LETTERS = re.compile(r"[A-Za-z0-9]+")
+MOST_REMEMBERED = 512
+"""Number of words whose occurrences in a file are remembered."""
+_SMALL = re.compile(r"[a-z]*").match
 
 
 class ReadFile:
@@ -28,40 +35,58 @@ class ReadFile:
 
     def __init__(self, path: str, text: str) -> None:
         self.path, self.text = path, text
-        self.lower = text.lower() if text.isascii() else "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
+        self.lower = _lower(text)
         self.names, self._bounds = _divided(path, text)
         self.words = [tuple(words_of(name) if name.isalnum() else _split(name)) for name in self.names]
         self.identifiers = {identifier(name) for name in self.names}
         self._lines: list[int] | None = None
+        self._offsets_of: dict[tuple[str, str], list[int]] = {}
+        self._mentioned: dict[str, bool] = {}
+        self._vectors: tuple[Meaning, NDArray[np.float32]] | None = None
 
     def hits(self, forms: Mapping[str, str]) -> dict[str, list[int]]:
         """Return word → offsets at which it occurs, for the words of a question that occur."""
         hits: dict[str, list[int]] = {}
         for word, form in forms.items():
-            offsets = self._offsets(word, form)
+            offsets = self._offsets_of.get((word, form))
+            if offsets is None:
+                _make_room(self._offsets_of)
+                offsets = self._offsets_of[word, form] = self._offsets(word, form)
             if offsets:
                 hits[word] = offsets
         return hits
 
+    def mentions(self, name: str) -> bool:
+        """Return whether a name in lower case occurs anywhere in the text."""
+        mentioned = self._mentioned.get(name)
+        if mentioned is None:
+            _make_room(self._mentioned)
+            mentioned = self._mentioned[name] = name in self.lower
+        return mentioned
+
     def _offsets(self, word: str, form: str) -> list[int]:
         prefix = _shared_prefix(word, form)
         lower, text, offsets, start = self.lower, self.text, list[int](), 0
+        length, is_number, is_plain = len(prefix), prefix.isdigit(), prefix.isascii() and prefix.isalnum()
         while (start := lower.find(prefix, start)) >= 0:
-            end = start + len(prefix)
+            end = start + length
             before = lower[start - 1 : start]
             # A part of an identifier begins after a character that is not a letter, or with a capital: `maxRetries`.
-            if not before.isalpha() or (text[start].isupper() and not (text[start - 1].isupper())) or prefix.isdigit():
-                match = _LETTERS.match(lower, start)
-                run_end = match.end() if match else end
-                part_end = end
-                while part_end < run_end and not (text[part_end].isupper() or text[part_end].isdigit()):
-                    part_end += 1
+            if is_number or not before.isalpha() or (text[start].isupper() and not text[start - 1].isupper()):
+                # It ends before the next capital or digit.
+                part_end = _SMALL(text, end).end() if is_plain else end
                 if stem(lower[start:part_end]) == word:
                     offsets.append(start)
                     if len(offsets) == 200:
                         break
             start = end
         return offsets
+
+    def vectors(self, meaning: Meaning) -> NDArray[np.float32]:
+        """Return the vectors of the passages' names, (passages, size)."""
+        if self._vectors is None or self._vectors[0] is not meaning:
+            self._vectors = meaning, meaning.groups(self.words, {})
+        return self._vectors[1]
 
     def sizes(self) -> list[int]:
         """Return the length of each passage in characters."""
@@ -75,14 +100,6 @@ class ReadFile:
                 counts = counts_by_passage.setdefault(bisect.bisect_right(self._bounds, offset) - 1, {})
                 counts[word] = counts.get(word, 0) + 1
         return counts_by_passage
-
-    def held(self, hits: Mapping[str, Sequence[int]]) -> dict[int, set[str]]:
-        """Return index of a passage → words of the question in it, for passages that hold any."""
-        words_by_passage: dict[int, set[str]] = {}
-        for word, offsets in hits.items():
-            for offset in offsets:
-                words_by_passage.setdefault(bisect.bisect_right(self._bounds, offset) - 1, set()).add(word)
-        return words_by_passage
 
     def span(self, passage: int) -> tuple[int, int]:
         """Return first and last line of a passage, from 1."""
@@ -102,6 +119,19 @@ class ReadFile:
         """Return the text of a passage."""
         end = self._bounds[passage + 1] if passage + 1 < len(self._bounds) else len(self.text)
         return self.text[self._bounds[passage] : end]
+
+
+def _lower(text: str) -> str:
+    """Return a text in lower case, character by character, so that offsets stay the same."""
+    # `str.lower` does the same, and much faster, except for two letters.
+    if "İ" not in text and "Σ" not in text:
+        return text.lower()
+    return "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
+
+
+def _make_room(remembered: dict[Any, Any]) -> None:
+    if len(remembered) >= MOST_REMEMBERED:
+        remembered.clear()
 
 
 def _split(name: str) -> list[str]:
