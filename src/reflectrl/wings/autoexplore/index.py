@@ -6,7 +6,7 @@ import codecs
 import encodings.utf_16  # noqa: F401  otherwise Python looks for it while a repository is read
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
@@ -189,7 +189,7 @@ class Visited:
 def index(
     sandbox: Sandbox,
     filters: Filters,
-    former: Mapping[str, tuple[Stamp, str | None]] | None = None,
+    former: Callable[[str], tuple[Stamp, str | None] | None] = lambda path: None,
     folders: dict[str, Visited] | None = None,
     watch: Watch | None = None,
     changes: Changes | None = None,
@@ -197,8 +197,8 @@ def index(
     """Walk the whole repository and read the beginnings of its files.
 
     Args:
-        former: path → stamp of an earlier walk with the same filters, and the reason for leaving the file out, or None.
-            A file with the same stamp is not read again.
+        former: function that returns the stamp of a path in an earlier walk with the same filters, and the reason for
+            leaving the file out, or None. A file with the same stamp is not read again.
         folders: path → folder of an earlier walk with the same filters. A folder that has not changed is not listed
             again. The walk brings them up to date.
         watch: watch that is to follow the folders.
@@ -208,7 +208,7 @@ def index(
     Raises:
         UserError: there are more than `MOST_ENTRIES` entries.
     """
-    walk = _Walk(sandbox, filters, former or {}, folders or {}, watch, changes)
+    walk = _Walk(sandbox, filters, former, folders or {}, watch, changes)
     walk.visit("", None, ())
     if folders is not None:
         folders.clear()
@@ -223,7 +223,7 @@ class _Walk:
         self,
         sandbox: Sandbox,
         filters: Filters,
-        former: Mapping[str, tuple[Stamp, str | None]],
+        former: Callable[[str], tuple[Stamp, str | None] | None],
         former_folders: Mapping[str, Visited],
         watch: Watch | None,
         changes: Changes | None,
@@ -244,20 +244,19 @@ class _Walk:
             outer: the open folder above; None if it is not open.
             rules: the .gitignore rules of the folders above.
         """
+        visited = self._unchanged(path, rules)
+        if visited is not None:
+            self._add(path, visited, None)
+            return
         with ExitStack() as opened:
-            descriptor: int | None = None
-            visited = self._unchanged(path, rules)
             try:
-                if visited is None:
-                    descriptor = opened.enter_context(self._opened(path, outer))
-                    visited = self._look(descriptor, path, rules)
+                descriptor = opened.enter_context(self._opened(path, outer))
+                visited = self._look(descriptor, path, rules)
             except OSError:
                 self.left_out["unreadable"] += 1
                 self.is_followed = False  # it may become readable without a report
                 return
-            self._add(path, visited)
-            for name in visited.listing.folders:
-                self.visit(joined(path, name), descriptor, visited.listing.rules)
+            self._add(path, visited, descriptor)
 
     def _unchanged(self, path: str, rules: tuple[Rules, ...]) -> Visited | None:
         """Return a folder of the earlier walk in which nothing has changed since, as the kernel says; else None."""
@@ -286,19 +285,23 @@ class _Walk:
             self._take(visited, descriptor, joined(path, name), name)
         return visited
 
-    def _add(self, path: str, visited: Visited) -> None:
-        """Add a folder to the index."""
+    def _add(self, path: str, visited: Visited, descriptor: int | None) -> None:
+        """Add a folder to the index, and visit those in it."""
         self.folders[path] = visited
         self.files.update(visited.files)
         self.refused.update(visited.refused)
         self.is_followed &= visited.is_certain
-        self.left_out.update(visited.listing.left_out)
-        self.left_out.update(reason for _, reason in visited.refused.values())
+        for reason, count in visited.listing.left_out.items():
+            self.left_out[reason] += count
+        for _, reason in visited.refused.values():
+            self.left_out[reason] += 1
         if visited.unreadable:
             self.left_out["unreadable"] += visited.unreadable
         self._seen += visited.listing.entries
         if self._seen > MOST_ENTRIES:
             raise UserError(f"{str(self.sandbox.root)!r} holds more than {MOST_ENTRIES:,} files; name one repository")
+        for name in visited.listing.folders:
+            self.visit(joined(path, name), descriptor, visited.listing.rules)
 
     def _list(self, descriptor: int, path: str, outer: tuple[Rules, ...]) -> Listing:
         """Return the entries of a folder that pass the filters of names."""
@@ -344,7 +347,7 @@ class _Walk:
     def _take(self, visited: Visited, descriptor: int, path: str, name: str) -> None:
         """Add a file to a folder, or note why it is left out."""
         try:
-            former = self.former.get(path)
+            former = self.former(path)
             was_written = self.changes is not None and path in self.changes.files
             if former is not None and not was_written and former[0] == (stamp := stamp_in(descriptor, name)):
                 reason = former[1]

@@ -104,8 +104,6 @@ class LiveIndex:
         self._watch = Watch() if watched else None
         self._walked = Index({}, {}, {})
         self._folders: dict[str, Visited] = {}
-        self._stamps_of: Listing | None = None
-        self._known: dict[str, tuple[Stamp, str | None]] = {}
         self._remarks: dict[int, list[str]] = {}
         self.left_out: Mapping[str, int] = {}
         """Reason → number of entries that were left out."""
@@ -126,7 +124,7 @@ class LiveIndex:
         changes = None if self._watch is None else self._watch.changes(sandbox)
         self.indexed = 0
         if changes is None or changes.folders or not self._walked.is_followed:
-            self._walked = index(sandbox, self._filters, self._stamps(), self._folders, self._watch, changes)
+            self._walked = index(sandbox, self._filters, self._former, self._folders, self._watch, changes)
             self._take_in(self._walked, frozenset() if changes is None else changes.files)
         if self._watch is not None:
             self._watch.trust(self._folders)
@@ -157,14 +155,12 @@ class LiveIndex:
         if changed or gone or not len(self.corpus) or len(walked.files) != len(self.corpus):
             self._update(unchanged, changed, refused, save=bool(changed or gone))
 
-    def _stamps(self) -> Mapping[str, tuple[Stamp, str | None]]:
-        """Return path → stamp, and the reason for leaving the file out. It is made once per list."""
-        if self._stamps_of is not self._listing:
-            self._stamps_of, self._known = self._listing, {}
-            for path, entry in self._listing.entries.items():
-                reason = self._listing.reasons[entry.number] if entry.segment < 0 else None
-                self._known[path] = entry.stamp, reason
-        return self._known
+    def _former(self, path: str) -> tuple[Stamp, str | None] | None:
+        """Return the stamp of a file in the list, and the reason for leaving it out, or None."""
+        entry = self._listing.entries.get(path)
+        if entry is None:
+            return None
+        return entry.stamp, self._listing.reasons[entry.number] if entry.segment < 0 else None
 
     def _update(
         self, unchanged: dict[str, Entry], changed: list[str], refused: Mapping[str, tuple[Stamp, str]], save: bool
@@ -178,7 +174,9 @@ class LiveIndex:
         used = sorted({entry.segment for entry in unchanged.values()})
         names = [self._listing.segments[position] for position in used]
         renumbered = {position: new_position for new_position, position in enumerate(used)}
-        entries = {path: _moved(entry, renumbered) for path, entry in unchanged.items()}
+        entries = dict(unchanged)
+        if used != list(range(len(used))):  # some segments are not in use any more
+            entries = {path: _moved(entry, renumbered) for path, entry in unchanged.items()}
         new_segments: dict[str, Arrays] = {}
         for scanned in self._scanned(changed):
             name = name_of(scanned.arrays)

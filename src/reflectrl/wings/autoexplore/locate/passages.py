@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reflectrl.wings.autoexplore.locate.meaning import Meaning
-from reflectrl.wings.autoexplore.locate.segments import identifier
 from reflectrl.wings.autoexplore.locate.syntax import syntax_of
 from reflectrl.wings.autoexplore.words import stem, words_of
 
@@ -22,7 +21,7 @@ PARAGRAPH_LINES = 25
 MOST_PASSAGES = 400
 MOST_REMEMBERED = 512
 """Number of words whose occurrences in a file are remembered."""
-_SMALL = re.compile(r"[a-z]*").match
+_SMALL = re.compile(r"[a-z]*")
 
 
 class ReadFile:
@@ -36,10 +35,9 @@ class ReadFile:
     def __init__(self, path: str, text: str) -> None:
         self.path, self.text = path, text
         self.lower = _lower(text)
-        self.names, self._bounds = _divided(path, text)
+        self._lines = [match.start() for match in re.finditer("\n", text)]
+        self.names, self._bounds = _divided(path, text, self._lines)
         self.words = [tuple(words_of(name) if name.isalnum() else _split(name)) for name in self.names]
-        self.identifiers = {identifier(name) for name in self.names}
-        self._lines: list[int] | None = None
         self._offsets_of: dict[tuple[str, str], list[int]] = {}
         self._mentioned: dict[str, bool] = {}
         self._vectors: tuple[Meaning, NDArray[np.float32]] | None = None
@@ -74,7 +72,8 @@ class ReadFile:
             # A part of an identifier begins after a character that is not a letter, or with a capital: `maxRetries`.
             if is_number or not before.isalpha() or (text[start].isupper() and not text[start - 1].isupper()):
                 # It ends before the next capital or digit.
-                part_end = _SMALL(text, end).end() if is_plain else end
+                rest = _SMALL.match(text, end) if is_plain else None
+                part_end = rest.end() if rest is not None else end
                 if stem(lower[start:part_end]) == word:
                     offsets.append(start)
                     if len(offsets) == 200:
@@ -111,8 +110,6 @@ class ReadFile:
 
     def line(self, offset: int) -> int:
         """Return the line of an offset, from 1."""
-        if self._lines is None:
-            self._lines = [match.start() for match in re.finditer("\n", self.text)]
         return bisect.bisect_left(self._lines, offset) + 1
 
     def passage_text(self, passage: int) -> str:
@@ -149,7 +146,7 @@ def _shared_prefix(word: str, form: str) -> str:
     return prefix[:-1] if prefix.endswith("y") and len(prefix) > 3 else prefix
 
 
-def _divided(path: str, text: str) -> tuple[list[str], list[int]]:
+def _divided(path: str, text: str, line_ends: Sequence[int]) -> tuple[list[str], list[int]]:
     """Return the names of the passages, and the offsets at which they begin."""
     names, bounds = [""], [0]
     syntax = syntax_of(path)
@@ -170,22 +167,23 @@ def _divided(path: str, text: str) -> tuple[list[str], list[int]]:
                 names.append(next(filter(None, match_.groups()), b"").decode("utf-8", "replace").strip())
                 bounds.append(offset)
             offset += len(line.decode("utf-8", "replace")) + 1
-    return _cut_long(text, names, bounds)
+    return _cut_long(line_ends, names, bounds, len(text))
 
 
-def _cut_long(text: str, names: list[str], bounds: list[int]) -> tuple[list[str], list[int]]:
+def _cut_long(
+    line_ends: Sequence[int], names: Sequence[str], bounds: Sequence[int], size: int
+) -> tuple[list[str], list[int]]:
     """Divide passages that are too long. Files without definitions are divided into paragraphs."""
     longest = MOST_LINES if len(names) > 1 else PARAGRAPH_LINES
     cut_names, cut_bounds = list[str](), list[int]()
-    for name, start, end in zip(names, bounds, [*bounds[1:], len(text)], strict=True):
+    for name, start, end in zip(names, bounds, [*bounds[1:], size], strict=True):
         cut_names.append(name)
         cut_bounds.append(start)
         if end - start < longest * 10:
             continue
-        offset, lines = start, 0
-        while len(cut_names) < 2 * MOST_PASSAGES and 0 <= (offset := text.find("\n", offset + 1)) < end - 1:
-            lines += 1
-            if lines % longest == 0:
-                cut_names.append("")
-                cut_bounds.append(offset + 1)
+        first, last = bisect.bisect_right(line_ends, start), bisect.bisect_left(line_ends, end - 1)
+        room = max(2 * MOST_PASSAGES - len(cut_names), 0)
+        further = [line_ends[line] + 1 for line in range(first + longest - 1, last, longest)][:room]
+        cut_names += [""] * len(further)
+        cut_bounds += further
     return cut_names, cut_bounds
