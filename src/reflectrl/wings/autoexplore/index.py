@@ -348,13 +348,13 @@ class _Walk:
         """Add a file to a folder, or note why it is left out."""
         try:
             former = self.former(path)
-            was_written = self.changes is not None and path in self.changes.files
-            if former is not None and not was_written and former[0] == (stamp := stamp_in(descriptor, name)):
+            is_written = self.changes is not None and self.changes.is_written(path)
+            if former is not None and not is_written and former[0] == (stamp := stamp_in(descriptor, name)):
                 reason = former[1]
             else:
                 head, stamp = read_in(descriptor, name, HEAD)
                 reason = self.filters.of_content(head, stamp.size)
-            if self.watch is not None and has_other_names(descriptor, name):
+            if visited.is_certain and has_other_names(descriptor, name):
                 visited.is_certain = False
         except OSError:
             visited.unreadable += 1

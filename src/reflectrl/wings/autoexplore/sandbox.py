@@ -41,6 +41,10 @@ class Sandbox:
     Args:
         root: path of the folder. Links in it are resolved once, here.
 
+    Attributes:
+        root: resolved path of the folder.
+        identity: its device and inode.
+
     Raises:
         UserError: the path does not exist, is not a folder, or cannot be read.
     """
@@ -54,7 +58,6 @@ class Sandbox:
             if not stat.S_ISDIR(status.st_mode):
                 raise UserError(f"{str(root)!r} is a file; name the folder of the repository")
             self.identity = status.st_dev, status.st_ino
-            """Device and inode of the root."""
             with self.folder(""):
                 pass
         except FileNotFoundError:

@@ -51,10 +51,16 @@ class Changes:
     Attributes:
         folders: folders whose entries, or the files in them, may have changed.
         files: files that were written or replaced, even if their stamps are as before.
+        trees: folders that were put there as a whole.
     """
 
     folders: set[str] = field(default_factory=set)
     files: set[str] = field(default_factory=set)
+    trees: set[str] = field(default_factory=set)
+
+    def is_written(self, path: str) -> bool:
+        """Return whether a file may have other contents, even if its stamp is as before."""
+        return path in self.files or (bool(self.trees) and _is_within(path, self.trees))
 
 
 class Watch:
@@ -140,7 +146,7 @@ class Watch:
     def _reported(self) -> Changes | None:
         """Read the kernel's reports; None if some are missing."""
         assert self._inotify is not None
-        changes, moved = Changes(), set[str]()
+        changes, opened_anew = Changes(), set[str]()
         for number, mask, name in self._inotify.read():
             if mask & (_OVERFLOW | _UNMOUNT):
                 return None
@@ -148,20 +154,23 @@ class Watch:
             if folder is None:
                 continue
             entry = joined(folder, name)
+            if not name and not folder:
+                return None  # the root itself was moved, deleted, or got other permissions
             if mask & (_DELETE_SELF | _MOVE_SELF | _IGNORED):
-                if not folder:
-                    return None
                 self._drop(folder)
-                moved.add(folder)
+                changes.trees.add(folder)
                 folder = parent(folder)
+            elif not name:
+                opened_anew.add(folder)  # with other permissions, perhaps nothing below can be opened
             elif mask & _IS_FOLDER and mask & _REPLACED:
-                moved.add(entry)
+                changes.trees.add(entry)
             elif mask & _WRITTEN:
                 changes.files.add(entry)
             changes.folders.add(folder)
-        if moved:
-            # What stands at such a path now is looked at as a whole. Old watches below it may lie elsewhere by now.
-            for path in [path for path in self._number_of if _is_within(path, moved)]:
+        opened_anew |= changes.trees
+        if opened_anew:
+            # Everything at such a path is looked at. Watches below it may belong to folders that lie elsewhere by now.
+            for path in [path for path in self._number_of if _is_within(path, opened_anew)]:
                 self._drop(path)
         return changes
 

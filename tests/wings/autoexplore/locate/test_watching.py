@@ -109,11 +109,13 @@ class Edits:
         """Change a file and nothing of its stamp."""
         files = [path for path in self.entries() if path.is_file() and not path.is_symlink()]
         if files:
-            file = self.draw.choice(files)
-            before, data = file.stat(), bytearray(file.read_bytes())
-            self.draw.shuffle(data)
-            file.write_bytes(data)
-            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+            self.shuffle(self.draw.choice(files))
+
+    def shuffle(self, file: Path) -> None:
+        before, data = file.stat(), bytearray(file.read_bytes())
+        self.draw.shuffle(data)
+        file.write_bytes(data)
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     def save_through_rename(self) -> None:
         place = self.place()
@@ -159,6 +161,18 @@ class Edits:
             folder.mkdir()
             (folder / "part0.py").write_text(self.text())
 
+    def exchange_with_the_same_stamps(self) -> None:
+        """Put a copy in the place of a folder, whose files have other contents and the same stamps."""
+        folders = self.folders()[1:]
+        if folders:
+            folder = self.draw.choice(folders)
+            copy = self.outside / f"copy{self.draw.random()}"
+            shutil.copytree(folder, copy, symlinks=True)
+            for file in sorted(path for path in copy.rglob("*") if path.is_file() and not path.is_symlink()):
+                self.shuffle(file)
+            folder.rename(self.outside / f"old{self.draw.random()}")
+            copy.rename(folder)
+
     def write_aside(self) -> None:
         """Write into a folder that was moved out of the repository."""
         for path in sorted(self.outside.rglob("*.py")):
@@ -188,7 +202,8 @@ class Edits:
     def any(self) -> None:
         self.draw.choice(
             (self.write, self.write, self.rewrite, self.save_through_rename, self.delete, self.new_tree, self.move,
-             self.move, self.exchange, self.write_aside, self.ignore, self.link, self.mode)
+             self.move, self.exchange, self.exchange_with_the_same_stamps, self.write_aside, self.ignore, self.link,
+             self.mode)
         )()  # fmt: skip
 
 
@@ -213,6 +228,8 @@ def test_only_what_changed_is_looked_at(repo: Path, monkeypatch: pytest.MonkeyPa
     assert opened_folders(index, monkeypatch) == 2 and index.indexed == 1
     (repo / ".gitignore").write_text("part1.py\n")  # may concern every folder
     assert opened_folders(index, monkeypatch) == 5 and index.indexed == 0
+    (repo / "net").chmod(0o750)  # may concern everything below
+    assert opened_folders(index, monkeypatch) == 3 and index.indexed == 0
     assert opened_folders(index, monkeypatch) == 0
     agrees(index, repo)
 

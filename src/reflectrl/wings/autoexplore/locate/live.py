@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from reflectrl.wings.autoexplore.locate.passages import ReadFile
 from reflectrl.wings.autoexplore.locate.segments import Segment, SegmentBuilder
 from reflectrl.wings.autoexplore.locate.store import Arrays, Entry, Listing, Store, cache_folder, name_of
 from reflectrl.wings.autoexplore.sandbox import Sandbox, Stamp
-from reflectrl.wings.autoexplore.watching import Watch
+from reflectrl.wings.autoexplore.watching import Changes, Watch
 
 FILTERS = Filters(non_ascii=False, configuration=True, nested_tests=True)
 """Files that `locate` searches."""
@@ -125,16 +125,12 @@ class LiveIndex:
         self.indexed = 0
         if changes is None or changes.folders or not self._walked.is_followed:
             self._walked = index(sandbox, self._filters, self._former, self._folders, self._watch, changes)
-            self._take_in(self._walked, frozenset() if changes is None else changes.files)
+            self._take_in(self._walked, changes or Changes())
         if self._watch is not None:
             self._watch.trust(self._folders)
 
-    def _take_in(self, walked: Index, written: Collection[str]) -> None:
-        """Bring the index up to date with a walk.
-
-        Args:
-            written: files that were written, even if their stamps are as before.
-        """
+    def _take_in(self, walked: Index, changes: Changes) -> None:
+        """Bring the index up to date with a walk, and the changes that led to it."""
         former = self._listing
         if not walked.files:
             left_out = ", ".join(f"{count} ({reason})" for reason, count in walked.left_out.items())
@@ -145,9 +141,8 @@ class LiveIndex:
             path: entry
             for path, stamp in walked.files.items()
             if (entry := former.entries.get(path)) is not None and entry.segment >= 0 and entry.stamp == stamp
+            if not changes.is_written(path)
         }
-        for path in written:
-            unchanged.pop(path, None)
         changed = [path for path in walked.files if path not in unchanged]
         refused = {path: (stamp, reason) for path, (stamp, reason) in walked.refused.items()}
         self.indexed = len(changed)
