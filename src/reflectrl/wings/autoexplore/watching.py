@@ -12,6 +12,7 @@ mapped memory until it is unmapped, a file system that is mounted over a folder.
 from __future__ import annotations
 
 import array
+import errno
 import os
 import struct
 import sys
@@ -29,6 +30,8 @@ from reflectrl.wings.autoexplore.sandbox import Sandbox
 
 TRUSTED_SECONDS = 300.0
 """Time after which everything is looked at again."""
+MOST_OF_LIMIT = 0.5
+"""Largest share of the watches that a user may have (`fs.inotify.max_user_watches`). Editors need some too."""
 LOCAL = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "tmpfs", "overlay"))
 """File systems that report every change. Those of networks and FUSE do not report what other machines do."""
 
@@ -69,8 +72,8 @@ class Watch:
     Call `changes`, look at the folders that it names, `follow` each of them before it is listed, and `trust` the result
     at the end. If that fails on the way, the next call of `changes` says that everything may have changed.
 
-    Where the kernel cannot be asked, it always says so: on other systems, on file systems that are not `LOCAL`, and
-    once the user's limit of watches is reached (`fs.inotify.max_user_watches`), which other programs need too.
+    Where the kernel cannot be asked, it always says so: on other systems, on file systems that are not `LOCAL`, and if
+    there are too many folders (`MOST_OF_LIMIT`).
     """
 
     def __init__(self) -> None:
@@ -78,7 +81,7 @@ class Watch:
         self._path_of: dict[int, str] = {}
         self._number_of: dict[str, int] = {}
         self._root: tuple[object, ...] = ()
-        self._begun = 0.0
+        self._begun, self._most = 0.0, 0
         self._is_trusted = self._has_given_up = False
 
     def changes(self, sandbox: Sandbox) -> Changes | None:
@@ -97,6 +100,8 @@ class Watch:
         if self._inotify is None:
             return False
         try:
+            if len(self._number_of) >= self._most:
+                raise OSError(errno.ENOSPC, "too many folders")
             number = self._inotify.add(descriptor)
         except OSError:
             self._give_up()
@@ -127,9 +132,11 @@ class Watch:
             return
         try:
             if _file_system(sandbox) in LOCAL:
+                limit = int(Path("/proc/sys/fs/inotify/max_user_watches").read_text(encoding="ascii"))
+                self._most = int(limit * MOST_OF_LIMIT)
                 self._inotify = _Inotify()
                 self._begun = time.monotonic()
-        except (OSError, ImportError, AttributeError):  # no such call, or too many users of it
+        except (OSError, ValueError, ImportError, AttributeError):  # no such call, or too many users of it
             self._has_given_up = True
 
     def _end(self) -> None:

@@ -304,7 +304,7 @@ def test_more_changes_than_the_kernel_keeps(repo: Path) -> None:
     agrees(index, repo)
 
 
-@pytest.mark.parametrize("reason", ["limit", "no instance", "no library", "no module", "network"])
+@pytest.mark.parametrize("reason", ["limit", "no room", "no instance", "no library", "no module", "network"])
 def test_where_the_kernel_cannot_be_asked_everything_is_looked_at(
     repo: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
@@ -321,6 +321,8 @@ def test_where_the_kernel_cannot_be_asked_everything_is_looked_at(
     watching._library.cache_clear()  # noqa: SLF001
     if reason == "limit":
         monkeypatch.setattr(watching._Inotify, "add", refuse)  # noqa: SLF001
+    elif reason == "no room":
+        monkeypatch.setattr(watching, "MOST_OF_LIMIT", 0.0)
     elif reason == "no instance":
         monkeypatch.setattr(watching._Inotify, "__init__", refuse)  # noqa: SLF001
     elif reason == "no library":
