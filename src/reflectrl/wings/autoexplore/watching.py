@@ -120,10 +120,12 @@ class Watch:
 
     def trust(self, folders: Collection[str]) -> None:
         """Note that everything was looked at, and that only these folders are of interest."""
-        if self._inotify is not None:
+        if self._inotify is None:
+            return
+        if len(self._number_of) > len(folders):
             for path in [path for path in self._number_of if path not in folders]:
                 self._drop(path)
-            self._is_trusted = True
+        self._is_trusted = True
 
     def _begin(self, sandbox: Sandbox) -> None:
         """Start anew, without any watch."""
