@@ -176,7 +176,7 @@ class Visited:
         listing: its entries.
         files, refused: as in `Index`, of this folder alone.
         unreadable: number of files that could not be read.
-        is_certain: nothing changes without a report of the kernel, if the folder is followed.
+        is_certain: the kernel reports whatever changes in it.
     """
 
     listing: Listing
@@ -280,7 +280,10 @@ class _Walk:
         """
         # First of all, so that every later change is reported.
         is_followed = self.watch is not None and self.watch.follow(descriptor, path)
-        visited = Visited(self._list(descriptor, path, rules), is_certain=is_followed)
+        listing = self._list(descriptor, path, rules)
+        if listing.ignore_file is not None and is_followed:
+            is_followed = not has_other_names(descriptor, ".gitignore")
+        visited = Visited(listing, is_certain=is_followed)
         for name in visited.listing.files:
             self._take(visited, descriptor, joined(path, name), name)
         return visited

@@ -175,8 +175,14 @@ def stamp_in(folder: int, name: str) -> Stamp:
 
 
 def has_other_names(folder: int, name: str) -> bool:
-    """Return whether a file in an open folder has further names (hard links), through which it may be written."""
-    return os.stat(name, dir_fd=folder, follow_symlinks=False).st_nlink > 1
+    """Return whether a file in an open folder has further names (hard links), through which it may be written.
+
+    True if that cannot be determined.
+    """
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_nlink > 1
+    except OSError:
+        return True
 
 
 def _stamp(descriptor: int) -> Stamp:

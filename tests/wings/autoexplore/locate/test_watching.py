@@ -245,6 +245,17 @@ def test_a_file_with_another_name_elsewhere_is_looked_at_each_time(repo: Path, m
 
 
 @needs_inotify
+def test_rules_with_another_name_elsewhere_are_read_each_time(repo: Path) -> None:
+    (repo / ".gitignore").write_text("*.md\n")
+    other = repo.parent / "ignore"
+    os.link(repo / ".gitignore", other)
+    index = watched(repo)
+    other.write_text("part1.py\n")
+    agrees(index, repo)
+    assert "docs/part1.py" not in index.corpus.paths
+
+
+@needs_inotify
 def test_changes_that_no_folder_is_told_of_are_seen_in_time(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = watched(repo)
     other = repo.parent / "other.py"
