@@ -4,18 +4,28 @@
 
 DIR is a repository. With --copies, it is copied into as many folders, to reach 30,000 or 100,000 files. Processor
 seconds include those of the processes that parse files. On a busy machine, only processor seconds can be compared.
+
+Questions and changes are asked of two indexes in turn: one that walks through the repository before each answer, and
+one that asks the kernel which folders changed. Then a client asks the MCP server (extra `mcp`, Linux).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import shutil
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from reflectrl.wings.autoexplore.locate import store
 from reflectrl.wings.autoexplore.locate.engine import Engine
@@ -27,7 +37,8 @@ QUESTIONS = (
     "what happens when a template is missing?",
     "where are passwords hashed?",
 )
-ROUNDS = 4
+ROUNDS = 7
+"""Number of times that each question is asked, and a file is changed."""
 
 
 class Clock:
@@ -57,6 +68,8 @@ def main(words: Sequence[str] | None = None) -> None:
         for i in range(args.copies):
             shutil.copytree(args.repository, root / f"copy{i}", symlinks=True)
         measure(root, Path(folder) / "cache")
+        if sys.platform == "linux" and find_spec("mcp") is not None:
+            measure_server(root)
 
 
 def measure(root: Path, cache: Path) -> None:
@@ -71,18 +84,81 @@ def measure(root: Path, cache: Path) -> None:
     clock = Clock()
     engine = Engine(root)
     print(f"warm start without imports: {clock}")
+    engines = {"walked": engine, "watched": Engine(root, watched=True)}
+    looks = {name: list[float]() for name in engines}
+    first_answers = {name: list[float]() for name in engines}
+    answers = {name: list[float]() for name in engines}
     for round_ in range(ROUNDS):
-        clock = Clock()
         for question in QUESTIONS:
-            engine.index.refresh()
-            engine.search(question, 5)
-        print(f"{len(QUESTIONS)} questions, round {round_ + 1}: {clock}")
+            for name, engine in engines.items():
+                looks[name].append(_seconds(engine.index.refresh))
+                search = _seconds(lambda engine=engine, question=question: engine.search(question, 5))
+                (answers if round_ else first_answers)[name].append(looks[name][-1] + search)
     changed = root / files[len(files) // 2]
-    changed.write_bytes(changed.read_bytes() + b"\n# one more line\n")
-    clock = Clock()
-    engine.index.refresh()
-    print(f"one changed file: {clock}, {engine.index.indexed} parsed")
+    updates = {name: list[float]() for name in engines}
+    for _ in range(ROUNDS):
+        for name, engine in engines.items():
+            changed.write_bytes(changed.read_bytes() + b"\n# one more line\n")
+            updates[name].append(_seconds(engine.index.refresh))
+            assert engine.index.indexed > 0
+            for other in engines.values():
+                other.index.refresh()
+    for name in engines:
+        print(
+            f"{name}, median processor milliseconds: look for changes {_median(looks[name])}, a new question "
+            f"{_median(first_answers[name])}, a repeated one {_median(answers[name])}, one changed file "
+            f"{_median(updates[name])}"
+        )
     print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+
+
+def measure_server(root: Path) -> None:
+    """Print the time of a question to the MCP server, from request to answer, and the server's processor time."""
+    words = [sys.executable, "-m", "reflectrl", "mcp", "--search", "--repo", str(root)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+
+        def send(message: dict[str, Any]) -> None:
+            assert server.stdin is not None
+            server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+            server.stdin.flush()
+
+        def ask(number: int, method: str, parameters: dict[str, Any]) -> None:
+            assert server.stdout is not None
+            send({"id": number, "method": method, "params": parameters})
+            assert json.loads(server.stdout.readline())["id"] == number
+
+        client = {"name": "benchmark", "version": "0"}
+        ask(0, "initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client})
+        send({"method": "notifications/initialized"})
+        walls, processors, numbers = list[float](), list[float](), count(1)
+        for round_ in range(ROUNDS):
+            for question in QUESTIONS:
+                wall, processor = time.perf_counter(), _processor_of(server.pid)
+                ask(next(numbers), "tools/call", {"name": "locate", "arguments": {"question": question}})
+                walls.append(time.perf_counter() - wall)
+                processors.append(_processor_of(server.pid) - processor)
+            if not round_:
+                print(f"MCP, a new question: {_median(walls)} ms, {_median(processors)} processor milliseconds")
+                walls, processors = [], []
+        print(f"MCP, a repeated question: {_median(walls)} ms, {_median(processors)} processor milliseconds")
+        assert server.stdin is not None
+        server.stdin.close()
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    """Return the processor seconds that an action takes."""
+    start = time.process_time()
+    action()
+    return time.process_time() - start
+
+
+def _processor_of(process: int) -> float:
+    """Return the processor seconds of another process."""
+    return time.clock_gettime(~process << 3 | 2)  # the number of its clock, as clock_getcpuclockid(3) would say
+
+
+def _median(seconds: Sequence[float]) -> str:
+    return f"{1000 * statistics.median(seconds):.1f}"
 
 
 if __name__ == "__main__":

@@ -131,6 +131,12 @@ def test_files_are_outlined_and_read_line_by_line(repo: Path) -> None:
 @needs_mcp
 def test_answers_follow_the_repository(repo: Path) -> None:
     async def conversation(client: Any) -> None:
+        (repo / "early.py").write_text("RETRIES = 1  # before the first question\n", encoding="utf-8")
+        assert sorted(await located(client, "retries")) == ["config.toml", "early.py", "net/retry.py"]
+        (repo / "net" / "deep").mkdir()
+        (repo / "early.py").rename(repo / "net" / "deep" / "moved.py")
+        assert sorted(await located(client, "retries")) == ["config.toml", "net/deep/moved.py", "net/retry.py"]
+        (repo / ".gitignore").write_text("deep/\n", encoding="utf-8")
         assert sorted(await located(client, "retries")) == ["config.toml", "net/retry.py"]
         (repo / "net" / "pages.py").write_text("RETRIES = 4  # retries of pages\n", encoding="utf-8")
         (repo / "net" / "retry.py").unlink()

@@ -60,14 +60,23 @@ class Rules:
     Args:
         base: path of the folder that holds the file.
         text: contents of the file. Lines that git would not understand are ignored.
+
+    Rules are equal if they come from the same text at the same place.
     """
 
     def __init__(self, base: str, text: str) -> None:
+        self._source = base, text
         self._start = len(base) + 1 if base else 0
         lines = (reading for line in text.removeprefix("\ufeff").split("\n") for reading in _readings(line))
         rules = (rule for line in lines if (rule := _rule(line)) is not None)
         self._rules = list(islice(rules, MOST_RULES))[::-1]
         self._any = _compiled("|".join(f"(?:{rule.pattern})" for rule, _ in self._rules) or "(?!)")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rules) and self._source == other._source
+
+    def __hash__(self) -> int:
+        return hash(self._source)
 
     def verdict(self, path: str) -> bool | None:
         """Return whether an entry below the base is ignored; None if no rule matches. A folder's path ends with "/"."""

@@ -6,14 +6,25 @@ import codecs
 import encodings.utf_16  # noqa: F401  otherwise Python looks for it while a repository is read
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore import gitignore
 from reflectrl.wings.autoexplore.gitignore import Rules, is_ignored
 from reflectrl.wings.autoexplore.names import joined
-from reflectrl.wings.autoexplore.sandbox import Kind, Sandbox, Stamp, entries, read_in, stamp_in, version_of
+from reflectrl.wings.autoexplore.sandbox import (
+    Kind,
+    Sandbox,
+    Stamp,
+    entries,
+    has_other_names,
+    read_in,
+    stamp_in,
+    version_of,
+)
+from reflectrl.wings.autoexplore.watching import Changes, Watch
 
 HEAD = 8192
 """Number of bytes from which a file is judged to be text or binary. Git reads about as many."""
@@ -129,6 +140,8 @@ class Index:
     """Reason → number of entries that were left out. The contents of a left-out folder are not counted."""
     refused: dict[str, tuple[Stamp, str]]
     """Files that were left out because of their contents → stamp and reason."""
+    is_followed: bool = False
+    """The kernel reports every change, so that a walk without reports would have the same result."""
 
 
 @dataclass(frozen=True)
@@ -155,33 +168,52 @@ class Listing:
     entries: int
 
 
+@dataclass
+class Visited:
+    """Folder of an earlier walk.
+
+    Attributes:
+        listing: its entries.
+        files, refused: as in `Index`, of this folder alone.
+        unreadable: number of files that could not be read.
+        is_certain: the kernel reports whatever changes in it.
+    """
+
+    listing: Listing
+    files: dict[str, Stamp] = field(default_factory=dict)
+    refused: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
+    unreadable: int = 0
+    is_certain: bool = True
+
+
 def index(
     sandbox: Sandbox,
     filters: Filters,
-    former: Mapping[str, tuple[Stamp, str | None]] | None = None,
-    listings: dict[str, Listing] | None = None,
+    former: Callable[[str], tuple[Stamp, str | None] | None] = lambda path: None,
+    folders: dict[str, Visited] | None = None,
+    watch: Watch | None = None,
+    changes: Changes | None = None,
 ) -> Index:
     """Walk the whole repository and read the beginnings of its files.
 
     Args:
-        former: path → stamp of an earlier walk with the same filters, and the reason for leaving the file out, or None.
-            A file with the same stamp is not read again.
-        listings: path → folder of an earlier walk with the same filters. A folder that has not changed is not listed
+        former: function that returns the stamp of a path in an earlier walk with the same filters, and the reason for
+            leaving the file out, or None. A file with the same stamp is not read again.
+        folders: path → folder of an earlier walk with the same filters. A folder that has not changed is not listed
             again. The walk brings them up to date.
+        watch: watch that is to follow the folders.
+        changes: changes since the earlier walk, from `watch`. A folder without changes is not even opened; without
+            `changes`, all are.
 
     Raises:
         UserError: there are more than `MOST_ENTRIES` entries.
     """
-    walk = _Walk(sandbox, filters, former or {}, listings or {})
-    try:
-        with sandbox.folder("") as descriptor:
-            walk.visit(descriptor, "", ())
-    except OSError:
-        walk.left_out["unreadable"] += 1
-    if listings is not None:
-        listings.clear()
-        listings.update(walk.listings)
-    return Index(dict(sorted(walk.files.items())), dict(walk.left_out.most_common()), walk.refused)
+    walk = _Walk(sandbox, filters, former, folders or {}, watch, changes)
+    walk.visit("", None, ())
+    if folders is not None:
+        folders.clear()
+        folders.update(walk.folders)
+    return Index(dict(sorted(walk.files.items())), dict(walk.left_out.most_common()), walk.refused, walk.is_followed)
 
 
 class _Walk:
@@ -191,43 +223,93 @@ class _Walk:
         self,
         sandbox: Sandbox,
         filters: Filters,
-        former: Mapping[str, tuple[Stamp, str | None]],
-        former_listings: Mapping[str, Listing],
+        former: Callable[[str], tuple[Stamp, str | None] | None],
+        former_folders: Mapping[str, Visited],
+        watch: Watch | None,
+        changes: Changes | None,
     ) -> None:
-        self.sandbox, self.filters, self.former, self.former_listings = sandbox, filters, former, former_listings
-        self.listings: dict[str, Listing] = {}
+        self.sandbox, self.filters, self.former, self.former_folders = sandbox, filters, former, former_folders
+        self.watch, self.changes = watch, changes
+        self.folders: dict[str, Visited] = {}
         self.refused: dict[str, tuple[Stamp, str]] = {}
         self.files: dict[str, Stamp] = {}
         self.left_out: Counter[str] = Counter()
+        self.is_followed = watch is not None
         self._seen = 0
 
-    def visit(self, descriptor: int, path: str, outer: tuple[Rules, ...]) -> None:
-        """Visit an open folder, and all below it.
+    def visit(self, path: str, outer: int | None, rules: tuple[Rules, ...]) -> None:
+        """Visit a folder, and all below it.
 
         Args:
-            outer: the .gitignore rules of the folders above.
+            outer: the open folder above; None if it is not open.
+            rules: the .gitignore rules of the folders above.
+        """
+        visited = self._unchanged(path, rules)
+        if visited is not None:
+            self._add(path, visited, None)
+            return
+        with ExitStack() as opened:
+            try:
+                descriptor = opened.enter_context(self._opened(path, outer))
+                visited = self._look(descriptor, path, rules)
+            except OSError:
+                self.left_out["unreadable"] += 1
+                self.is_followed = False  # it may become readable without a report
+                return
+            self._add(path, visited, descriptor)
+
+    def _unchanged(self, path: str, rules: tuple[Rules, ...]) -> Visited | None:
+        """Return a folder of the earlier walk in which nothing has changed since, as the kernel says; else None."""
+        if self.watch is None or self.changes is None or path in self.changes.folders:
+            return None
+        visited = self.former_folders.get(path)
+        if visited is None or not visited.is_certain or not self.watch.is_followed(path):
+            return None
+        return visited if visited.listing.outer == rules else None
+
+    def _opened(self, path: str, outer: int | None) -> AbstractContextManager[int]:
+        if outer is None:
+            return self.sandbox.folder(path)
+        return self.sandbox.subfolder(outer, path.rpartition("/")[2])
+
+    def _look(self, descriptor: int, path: str, rules: tuple[Rules, ...]) -> Visited:
+        """List an open folder, and look at its files.
 
         Raises:
             OSError: the folder cannot be listed.
         """
-        listing = self._list(descriptor, path, outer)
-        self.listings[path] = listing
-        self.left_out.update(listing.left_out)
-        self._seen += listing.entries
+        # First of all, so that every later change is reported.
+        is_followed = self.watch is not None and self.watch.follow(descriptor, path)
+        listing = self._list(descriptor, path, rules)
+        if listing.ignore_file is not None and is_followed:
+            is_followed = not has_other_names(descriptor, ".gitignore")
+        visited = Visited(listing, is_certain=is_followed)
+        for name in visited.listing.files:
+            self._take(visited, descriptor, joined(path, name), name)
+        return visited
+
+    def _add(self, path: str, visited: Visited, descriptor: int | None) -> None:
+        """Add a folder to the index, and visit those in it."""
+        self.folders[path] = visited
+        self.files.update(visited.files)
+        self.refused.update(visited.refused)
+        self.is_followed &= visited.is_certain
+        for reason, count in visited.listing.left_out.items():
+            self.left_out[reason] += count
+        for _, reason in visited.refused.values():
+            self.left_out[reason] += 1
+        if visited.unreadable:
+            self.left_out["unreadable"] += visited.unreadable
+        self._seen += visited.listing.entries
         if self._seen > MOST_ENTRIES:
             raise UserError(f"{str(self.sandbox.root)!r} holds more than {MOST_ENTRIES:,} files; name one repository")
-        for name in listing.files:
-            self._take(descriptor, joined(path, name), name)
-        for name in listing.folders:
-            try:
-                with self.sandbox.subfolder(descriptor, name) as inner:
-                    self.visit(inner, joined(path, name), listing.rules)
-            except OSError:
-                self.left_out["unreadable"] += 1
+        for name in visited.listing.folders:
+            self.visit(joined(path, name), descriptor, visited.listing.rules)
 
     def _list(self, descriptor: int, path: str, outer: tuple[Rules, ...]) -> Listing:
         """Return the entries of a folder that pass the filters of names."""
-        former = self.former_listings.get(path)
+        visited = self.former_folders.get(path)
+        former = None if visited is None else visited.listing
         version = version_of(descriptor)  # before the folder is read, so that a change meanwhile is noticed next time
         if former is not None and former.outer == outer and former.version == version is not None:
             same_rules = former.ignore_file is None or former.ignore_file == _ignore_file(descriptor)
@@ -265,23 +347,26 @@ class _Walk:
             return "too deep"
         return None
 
-    def _take(self, descriptor: int, path: str, name: str) -> None:
-        """Add a file to the index, or note why it is left out."""
+    def _take(self, visited: Visited, descriptor: int, path: str, name: str) -> None:
+        """Add a file to a folder, or note why it is left out."""
         try:
-            former = self.former.get(path)
-            if former is not None and former[0] == (stamp := stamp_in(descriptor, name)):
+            former = self.former(path)
+            is_written = self.changes is not None and self.changes.is_written(path)
+            if former is not None and not is_written and former[0] == (stamp := stamp_in(descriptor, name)):
                 reason = former[1]
             else:
                 head, stamp = read_in(descriptor, name, HEAD)
                 reason = self.filters.of_content(head, stamp.size)
+            if visited.is_certain and has_other_names(descriptor, name):
+                visited.is_certain = False
         except OSError:
-            self.left_out["unreadable"] += 1
+            visited.unreadable += 1
+            visited.is_certain = False
             return
         if reason is None:
-            self.files[path] = stamp
+            visited.files[path] = stamp
         else:
-            self.refused[path] = (stamp, reason)
-            self.left_out[reason] += 1
+            visited.refused[path] = (stamp, reason)
 
 
 def _ignore_file(descriptor: int) -> bytes | None:

@@ -41,6 +41,10 @@ class Sandbox:
     Args:
         root: path of the folder. Links in it are resolved once, here.
 
+    Attributes:
+        root: resolved path of the folder.
+        identity: its device and inode.
+
     Raises:
         UserError: the path does not exist, is not a folder, or cannot be read.
     """
@@ -53,7 +57,7 @@ class Sandbox:
             status = self.root.stat()
             if not stat.S_ISDIR(status.st_mode):
                 raise UserError(f"{str(root)!r} is a file; name the folder of the repository")
-            self._identity = status.st_dev, status.st_ino
+            self.identity = status.st_dev, status.st_ino
             with self.folder(""):
                 pass
         except FileNotFoundError:
@@ -71,7 +75,7 @@ class Sandbox:
         descriptor = os.open(self.root, _folder_flags())
         try:
             # The path of the root is resolved by the system each time, so it may lead elsewhere by now.
-            if self._device_and_inode(descriptor) != self._identity:
+            if self._device_and_inode(descriptor) != self.identity:
                 raise OSError(errno.ESTALE, "the repository's folder was replaced")
             for name in path.split("/") if path else ():
                 outer, descriptor = descriptor, os.open(name, _folder_flags(), dir_fd=descriptor)
@@ -96,7 +100,7 @@ class Sandbox:
             os.close(descriptor)
 
     def _require_same_device(self, descriptor: int) -> None:
-        if self._device_and_inode(descriptor)[0] != self._identity[0]:
+        if self._device_and_inode(descriptor)[0] != self.identity[0]:
             raise OSError(errno.EXDEV, "another file system")
 
     @staticmethod
@@ -168,6 +172,17 @@ def read_in(folder: int, name: str, limit: int) -> tuple[bytes, Stamp]:
 def stamp_in(folder: int, name: str) -> Stamp:
     """Return the stamp of a file in an open folder, without opening it; raise OSError unless it is a regular file."""
     return _stamp_of(os.stat(name, dir_fd=folder, follow_symlinks=False))
+
+
+def has_other_names(folder: int, name: str) -> bool:
+    """Return whether a file in an open folder has further names (hard links), through which it may be written.
+
+    True if that cannot be determined.
+    """
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_nlink > 1
+    except OSError:
+        return True
 
 
 def _stamp(descriptor: int) -> Stamp:

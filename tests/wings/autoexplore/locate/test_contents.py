@@ -6,9 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.locate.live import LiveIndex
+from reflectrl.wings.autoexplore.locate.passages import ReadFile
 from reflectrl.wings.autoexplore.search import Hit
 
 Files = dict[str, str | bytes]
@@ -159,3 +162,11 @@ def test_tests_and_copies_stand_below_the_code(tmp_path: Path) -> None:
     places = ("testing/wombat.py", "regress/wombat.py", "vendor/lib/wombat.py", "examples/wombat.py")
     root = write(tmp_path, {**dict.fromkeys(places, text), "shop/wombat.py": text, **FILLER})
     assert ask(root, "where does the wombat dig?")[0].path == "shop/wombat.py"
+
+
+@given(st.text(alphabet="aZ9_ \nΣσİKßΛ"))
+def test_lower_case_keeps_every_offset(text: str) -> None:
+    lower = ReadFile("notes.md", text).lower
+    assert len(lower) == len(text)
+    for character, small in zip(text, lower, strict=True):
+        assert small == (character if character == "İ" else character.lower())

@@ -109,7 +109,7 @@ class Locate:
         agent = agent_of(self.model, self.search or self.names_only)
         from reflectrl.wings.autoexplore.locate.answers import Locator
 
-        locator = Locator(self.repo, self.names_only, agent, cached=not self.no_cache)
+        locator = Locator(self.repo, self.names_only, agent, cached=not self.no_cache, lasting=bool(self.questions))
         _note(self._method(agent))
         if self.questions:
             for row in rows:

@@ -43,7 +43,7 @@ class Mcp:
         from reflectrl.wings.autoexplore.locate.answers import METHODS, Locator
 
         agent = agent_of(self.model, self.search)
-        locator = Locator(self.repo, agent=agent, cached=not self.no_cache)
+        locator = Locator(self.repo, agent=agent, cached=not self.no_cache, lasting=True)
         method = METHODS["search"] if agent is None else f"the agent {agent.card.name}"
         print(
             f"reflectrl: serving {str(locator.root)!r} ({len(locator):,} files) on stdin and stdout; "

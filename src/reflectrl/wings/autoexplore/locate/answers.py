@@ -55,13 +55,20 @@ class Locator:
         names_only: search the names of files only, and read no file.
         agent: agent that answers; None to answer by search.
         cached: keep the search's index in the user's cache folder.
+        lasting: the locator lives longer than its first question. Then it looks for changes before that one too, and
+            the kernel tells the search which folders have changed (see `LiveIndex`).
 
     Raises:
         UserError: the folder does not exist, cannot be read, or has no file to explore.
     """
 
     def __init__(
-        self, root: str | os.PathLike[str], names_only: bool = False, agent: Agent | None = None, cached: bool = True
+        self,
+        root: str | os.PathLike[str],
+        names_only: bool = False,
+        agent: Agent | None = None,
+        cached: bool = True,
+        lasting: bool = False,
     ) -> None:
         self.root, self._names_only, self._agent = Sandbox(root).root, names_only, agent
         self._lock = Lock()
@@ -71,8 +78,8 @@ class Locator:
         if names_only or agent is not None:
             self._open()
         else:
-            self._engine = Engine(self.root, cached=cached)
-        self._is_fresh = True
+            self._engine = Engine(self.root, cached=cached, watched=lasting)
+        self._is_fresh = not lasting
 
     def __len__(self) -> int:
         """Return the number of files to explore, as of the last answer."""

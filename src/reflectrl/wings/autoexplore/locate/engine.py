@@ -27,6 +27,7 @@ class Engine:
         filters: files to search.
         cached: keep the index in the user's cache folder.
         ranker: ranker; by default the one in the package.
+        watched: as for `LiveIndex`.
 
     Raises:
         UserError: the folder does not exist, cannot be read, or has no file to search.
@@ -38,8 +39,9 @@ class Engine:
         filters: Filters = FILTERS,
         cached: bool = True,
         ranker: Ranker | None = None,
+        watched: bool = False,
     ) -> None:
-        self.index = LiveIndex(root, filters, cached)
+        self.index = LiveIndex(root, filters, cached, watched)
         self._ranker = ranker or shipped_ranker()
         self._tables = Tables(shipped_vectors(), shipped_kin(), shipped_telling())
 
@@ -83,7 +85,7 @@ class Engine:
         hits = file.hits({word: inquiry.forms[word] for word in candidates.words[rank]})
         passage = candidates.best[rank]
         if passage < 0:
-            passage_words = file.held(hits)
+            passage_words = file.counts(hits)
             passage = max(passage_words, key=lambda index: len(passage_words[index]), default=0)
         start, end = file.span(passage)
         line, text, inside = _best_line(file, hits, candidates.words[rank], start, end)

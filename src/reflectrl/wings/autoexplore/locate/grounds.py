@@ -230,20 +230,18 @@ def _of_passages(
         hits = file.hits(forms)
         adjacent = [pair for pair in worth if _follow(hits.get(pair[0]), hits.get(pair[1]), len(forms[pair[0]]))]
         columns["phrases"][row] = sum(worth[pair] for pair in adjacent) / total_pairs
-        in_names = [set(names) for names in (*file.words, words(corpus.paths[file_index]))]
+        in_names = (*file.words, words(corpus.paths[file_index])) if adjacent else ()
         named = [pair for pair in adjacent if any(pair[0] in names and pair[1] in names for names in in_names)]
         columns["phrases named"][row] = sum(worth[pair] for pair in named) / total_pairs
-        sizes = file.sizes()
-        scores = [
-            _bm25_of(passage_words, weights, sizes[passage]) for passage, passage_words in file.counts(hits).items()
-        ]
+        sizes, counts = file.sizes(), file.counts(hits)
+        scores = [_bm25_of(passage_words, weights, sizes[passage]) for passage, passage_words in counts.items()]
         columns["passage bm25"][row] = max(scores, default=0.0) / total
         values = {
             passage: (
                 sum(weights[word] for word in passage_words) / total,
                 sum(weights[word] for word in passage_words if word in file.words[passage]) / total,
             )
-            for passage, passage_words in file.held(hits).items()
+            for passage, passage_words in counts.items()
         }
         ranked = sorted(values, key=lambda passage: -(values[passage][0] + 0.5 * values[passage][1]))
         if ranked:
@@ -252,10 +250,10 @@ def _of_passages(
             columns["passage named"][row] = max(named for _, named in values.values())
             columns["passage words"][row] = sum(values[ranked[0]])
             columns["three passages"][row] = sum(values[passage][0] for passage in ranked[:3]) / 3
-        used = [name for form in inquiry.identifiers.values() if (name := form.lower()) in file.lower]
+        used = [name for form in inquiry.identifiers.values() if file.mentions(form.lower())]
         columns["identifiers used"][row] = len(used) / max(len(inquiry.identifiers), 1)
         if question_vector is not None and meaning is not None:
-            similar = meaning.groups(file.words, {}) @ question_vector
+            similar = file.vectors(meaning) @ question_vector
             top = np.sort(similar)[::-1][:3] if len(similar) else np.zeros(1)
             columns["meaning name"][row] = top[0]
             columns["meaning names"][row] = top.mean()
@@ -293,7 +291,7 @@ def _of_references(
         stem = corpus.paths[int(first[row])].rpartition("/")[2].partition(".")[0].lower()
         if len(stem) < SHORT_STEM:
             continue
-        naming = [other for other, file in texts.items() if other != row and stem in file.lower]
+        naming = [other for other, file in texts.items() if other != row and file.mentions(stem)]
         column[row] = len(naming) / max(len(texts) - 1, 1)
 
 

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reflectrl.core.types import UserError
-from reflectrl.wings.autoexplore.index import Filters, index
-from reflectrl.wings.autoexplore.index import Listing as FolderListing
+from reflectrl.wings.autoexplore.index import Filters, Index, Visited, index
 from reflectrl.wings.autoexplore.locate.arrays import digest
 from reflectrl.wings.autoexplore.locate.contents import bytes_to_read, contents
 from reflectrl.wings.autoexplore.locate.corpus import Corpus
@@ -30,6 +29,7 @@ from reflectrl.wings.autoexplore.locate.passages import ReadFile
 from reflectrl.wings.autoexplore.locate.segments import Segment, SegmentBuilder
 from reflectrl.wings.autoexplore.locate.store import Arrays, Entry, Listing, Store, cache_folder, name_of
 from reflectrl.wings.autoexplore.sandbox import Sandbox, Stamp
+from reflectrl.wings.autoexplore.watching import Changes, Watch
 
 FILTERS = Filters(non_ascii=False, configuration=True, nested_tests=True)
 """Files that `locate` searches."""
@@ -84,21 +84,26 @@ class LiveIndex:
         root: folder of the repository. It is resolved once, here.
         filters: files to search.
         cached: keep the index in the user's cache folder.
+        watched: ask the kernel which folders have changed, instead of looking at all of them before each question. This
+            is worth its start in a process that answers many. Where the kernel cannot be asked, all are looked at.
 
     Raises:
         UserError: the folder does not exist, cannot be read, or has no file to search.
     """
 
-    def __init__(self, root: str | os.PathLike[str], filters: Filters = FILTERS, cached: bool = True) -> None:
-        self.root = Sandbox(root).root
+    def __init__(
+        self, root: str | os.PathLike[str], filters: Filters = FILTERS, cached: bool = True, watched: bool = False
+    ) -> None:
+        self._sandbox = Sandbox(root)
+        self.root = self._sandbox.root
         self._filters = filters
         settings = " ".join(f"{key}={value}" for key, value in asdict(filters).items())
         self._store = Store(self.root, settings, cache_folder() if cached else None)
         self._listing, self._arrays = self._store.load()
         self._texts: dict[tuple[str, bytes], ReadFile] = {}
-        self._folders: dict[str, FolderListing] = {}
-        self._stamps_of: Listing | None = None
-        self._known: dict[str, tuple[Stamp, str | None]] = {}
+        self._watch = Watch() if watched else None
+        self._walked = Index({}, {}, {})
+        self._folders: dict[str, Visited] = {}
         self._remarks: dict[int, list[str]] = {}
         self.left_out: Mapping[str, int] = {}
         """Reason → number of entries that were left out."""
@@ -113,11 +118,20 @@ class LiveIndex:
         Raises:
             UserError: the folder is missing, is a link now, or has no file to search.
         """
-        sandbox = Sandbox(self.root)
+        self._sandbox = sandbox = Sandbox(self.root)
         if sandbox.root != self.root:
             raise UserError(f"{str(self.root)!r} is a link to another folder now")
+        changes = None if self._watch is None else self._watch.changes(sandbox)
+        self.indexed = 0
+        if changes is None or changes.folders or not self._walked.is_followed:
+            self._walked = index(sandbox, self._filters, self._former, self._folders, self._watch, changes)
+            self._take_in(self._walked, changes or Changes())
+        if self._watch is not None:
+            self._watch.trust(self._folders)
+
+    def _take_in(self, walked: Index, changes: Changes) -> None:
+        """Bring the index up to date with a walk, and the changes that led to it."""
         former = self._listing
-        walked = index(sandbox, self._filters, self._stamps(), self._folders)
         if not walked.files:
             left_out = ", ".join(f"{count} ({reason})" for reason, count in walked.left_out.items())
             why = f"left out are {left_out}" if left_out else "it is empty"
@@ -127,6 +141,7 @@ class LiveIndex:
             path: entry
             for path, stamp in walked.files.items()
             if (entry := former.entries.get(path)) is not None and entry.segment >= 0 and entry.stamp == stamp
+            if not changes.is_written(path)
         }
         changed = [path for path in walked.files if path not in unchanged]
         refused = {path: (stamp, reason) for path, (stamp, reason) in walked.refused.items()}
@@ -135,14 +150,12 @@ class LiveIndex:
         if changed or gone or not len(self.corpus) or len(walked.files) != len(self.corpus):
             self._update(unchanged, changed, refused, save=bool(changed or gone))
 
-    def _stamps(self) -> Mapping[str, tuple[Stamp, str | None]]:
-        """Return path → stamp, and the reason for leaving the file out. It is made once per list."""
-        if self._stamps_of is not self._listing:
-            self._stamps_of, self._known = self._listing, {}
-            for path, entry in self._listing.entries.items():
-                reason = self._listing.reasons[entry.number] if entry.segment < 0 else None
-                self._known[path] = entry.stamp, reason
-        return self._known
+    def _former(self, path: str) -> tuple[Stamp, str | None] | None:
+        """Return the stamp of a file in the list, and the reason for leaving it out, or None."""
+        entry = self._listing.entries.get(path)
+        if entry is None:
+            return None
+        return entry.stamp, self._listing.reasons[entry.number] if entry.segment < 0 else None
 
     def _update(
         self, unchanged: dict[str, Entry], changed: list[str], refused: Mapping[str, tuple[Stamp, str]], save: bool
@@ -156,7 +169,9 @@ class LiveIndex:
         used = sorted({entry.segment for entry in unchanged.values()})
         names = [self._listing.segments[position] for position in used]
         renumbered = {position: new_position for new_position, position in enumerate(used)}
-        entries = {path: _moved(entry, renumbered) for path, entry in unchanged.items()}
+        entries = dict(unchanged)
+        if used != list(range(len(used))):  # some segments are not in use any more
+            entries = {path: _moved(entry, renumbered) for path, entry in unchanged.items()}
         new_segments: dict[str, Arrays] = {}
         for scanned in self._scanned(changed):
             name = name_of(scanned.arrays)
@@ -207,8 +222,8 @@ class LiveIndex:
         key = (path, entry.content)
         if key not in self._texts:
             try:
-                data, stamp = Sandbox(self.root).read(path, bytes_to_read(path))
-            except (OSError, UserError):
+                data, stamp = self._sandbox.read(path, bytes_to_read(path))
+            except OSError:
                 return None
             if digest(data)[:8] != entry.content:
                 return None

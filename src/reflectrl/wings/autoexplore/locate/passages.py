@@ -5,8 +5,12 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from reflectrl.wings.autoexplore.locate.segments import identifier
+import numpy as np
+from numpy.typing import NDArray
+
+from reflectrl.wings.autoexplore.locate.meaning import Meaning
 from reflectrl.wings.autoexplore.locate.syntax import syntax_of
 from reflectrl.wings.autoexplore.words import stem, words_of
 
@@ -15,7 +19,9 @@ MOST_LINES = 60
 PARAGRAPH_LINES = 25
 """Length of the passages of a file without definitions."""
 MOST_PASSAGES = 400
-_LETTERS = re.compile(r"[A-Za-z0-9]+")
+MOST_REMEMBERED = 512
+"""Number of words whose occurrences in a file are remembered."""
+_SMALL = re.compile(r"[a-z]*")
 
 
 class ReadFile:
@@ -28,40 +34,58 @@ class ReadFile:
 
     def __init__(self, path: str, text: str) -> None:
         self.path, self.text = path, text
-        self.lower = text.lower() if text.isascii() else "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
-        self.names, self._bounds = _divided(path, text)
+        self.lower = _lower(text)
+        self._lines = [match.start() for match in re.finditer("\n", text)]
+        self.names, self._bounds = _divided(path, text, self._lines)
         self.words = [tuple(words_of(name) if name.isalnum() else _split(name)) for name in self.names]
-        self.identifiers = {identifier(name) for name in self.names}
-        self._lines: list[int] | None = None
+        self._offsets_of: dict[tuple[str, str], list[int]] = {}
+        self._mentioned: dict[str, bool] = {}
+        self._vectors: tuple[Meaning, NDArray[np.float32]] | None = None
 
     def hits(self, forms: Mapping[str, str]) -> dict[str, list[int]]:
         """Return word → offsets at which it occurs, for the words of a question that occur."""
         hits: dict[str, list[int]] = {}
         for word, form in forms.items():
-            offsets = self._offsets(word, form)
+            offsets = self._offsets_of.get((word, form))
+            if offsets is None:
+                _make_room(self._offsets_of)
+                offsets = self._offsets_of[word, form] = self._offsets(word, form)
             if offsets:
                 hits[word] = offsets
         return hits
 
+    def mentions(self, name: str) -> bool:
+        """Return whether a name in lower case occurs anywhere in the text."""
+        mentioned = self._mentioned.get(name)
+        if mentioned is None:
+            _make_room(self._mentioned)
+            mentioned = self._mentioned[name] = name in self.lower
+        return mentioned
+
     def _offsets(self, word: str, form: str) -> list[int]:
         prefix = _shared_prefix(word, form)
         lower, text, offsets, start = self.lower, self.text, list[int](), 0
+        length, is_number, is_plain = len(prefix), prefix.isdigit(), prefix.isascii() and prefix.isalnum()
         while (start := lower.find(prefix, start)) >= 0:
-            end = start + len(prefix)
+            end = start + length
             before = lower[start - 1 : start]
             # A part of an identifier begins after a character that is not a letter, or with a capital: `maxRetries`.
-            if not before.isalpha() or (text[start].isupper() and not (text[start - 1].isupper())) or prefix.isdigit():
-                match = _LETTERS.match(lower, start)
-                run_end = match.end() if match else end
-                part_end = end
-                while part_end < run_end and not (text[part_end].isupper() or text[part_end].isdigit()):
-                    part_end += 1
+            if is_number or not before.isalpha() or (text[start].isupper() and not text[start - 1].isupper()):
+                # It ends before the next capital or digit.
+                rest = _SMALL.match(text, end) if is_plain else None
+                part_end = rest.end() if rest is not None else end
                 if stem(lower[start:part_end]) == word:
                     offsets.append(start)
                     if len(offsets) == 200:
                         break
             start = end
         return offsets
+
+    def vectors(self, meaning: Meaning) -> NDArray[np.float32]:
+        """Return the vectors of the passages' names, (passages, size)."""
+        if self._vectors is None or self._vectors[0] is not meaning:
+            self._vectors = meaning, meaning.groups(self.words, {})
+        return self._vectors[1]
 
     def sizes(self) -> list[int]:
         """Return the length of each passage in characters."""
@@ -76,14 +100,6 @@ class ReadFile:
                 counts[word] = counts.get(word, 0) + 1
         return counts_by_passage
 
-    def held(self, hits: Mapping[str, Sequence[int]]) -> dict[int, set[str]]:
-        """Return index of a passage → words of the question in it, for passages that hold any."""
-        words_by_passage: dict[int, set[str]] = {}
-        for word, offsets in hits.items():
-            for offset in offsets:
-                words_by_passage.setdefault(bisect.bisect_right(self._bounds, offset) - 1, set()).add(word)
-        return words_by_passage
-
     def span(self, passage: int) -> tuple[int, int]:
         """Return first and last line of a passage, from 1."""
         start = self._bounds[passage]
@@ -94,14 +110,25 @@ class ReadFile:
 
     def line(self, offset: int) -> int:
         """Return the line of an offset, from 1."""
-        if self._lines is None:
-            self._lines = [match.start() for match in re.finditer("\n", self.text)]
         return bisect.bisect_left(self._lines, offset) + 1
 
     def passage_text(self, passage: int) -> str:
         """Return the text of a passage."""
         end = self._bounds[passage + 1] if passage + 1 < len(self._bounds) else len(self.text)
         return self.text[self._bounds[passage] : end]
+
+
+def _lower(text: str) -> str:
+    """Return a text in lower case, character by character, so that offsets stay the same."""
+    # `str.lower` does the same, and much faster, except for two letters.
+    if "İ" not in text and "Σ" not in text:
+        return text.lower()
+    return "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
+
+
+def _make_room(remembered: dict[Any, Any]) -> None:
+    if len(remembered) >= MOST_REMEMBERED:
+        remembered.clear()
 
 
 def _split(name: str) -> list[str]:
@@ -119,7 +146,7 @@ def _shared_prefix(word: str, form: str) -> str:
     return prefix[:-1] if prefix.endswith("y") and len(prefix) > 3 else prefix
 
 
-def _divided(path: str, text: str) -> tuple[list[str], list[int]]:
+def _divided(path: str, text: str, line_ends: Sequence[int]) -> tuple[list[str], list[int]]:
     """Return the names of the passages, and the offsets at which they begin."""
     names, bounds = [""], [0]
     syntax = syntax_of(path)
@@ -140,22 +167,23 @@ def _divided(path: str, text: str) -> tuple[list[str], list[int]]:
                 names.append(next(filter(None, match_.groups()), b"").decode("utf-8", "replace").strip())
                 bounds.append(offset)
             offset += len(line.decode("utf-8", "replace")) + 1
-    return _cut_long(text, names, bounds)
+    return _cut_long(line_ends, names, bounds, len(text))
 
 
-def _cut_long(text: str, names: list[str], bounds: list[int]) -> tuple[list[str], list[int]]:
+def _cut_long(
+    line_ends: Sequence[int], names: Sequence[str], bounds: Sequence[int], size: int
+) -> tuple[list[str], list[int]]:
     """Divide passages that are too long. Files without definitions are divided into paragraphs."""
     longest = MOST_LINES if len(names) > 1 else PARAGRAPH_LINES
     cut_names, cut_bounds = list[str](), list[int]()
-    for name, start, end in zip(names, bounds, [*bounds[1:], len(text)], strict=True):
+    for name, start, end in zip(names, bounds, [*bounds[1:], size], strict=True):
         cut_names.append(name)
         cut_bounds.append(start)
         if end - start < longest * 10:
             continue
-        offset, lines = start, 0
-        while len(cut_names) < 2 * MOST_PASSAGES and 0 <= (offset := text.find("\n", offset + 1)) < end - 1:
-            lines += 1
-            if lines % longest == 0:
-                cut_names.append("")
-                cut_bounds.append(offset + 1)
+        first, last = bisect.bisect_right(line_ends, start), bisect.bisect_left(line_ends, end - 1)
+        room = max(2 * MOST_PASSAGES - len(cut_names), 0)
+        further = [line_ends[line] + 1 for line in range(first + longest - 1, last, longest)][:room]
+        cut_names += [""] * len(further)
+        cut_bounds += further
     return cut_names, cut_bounds

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.names import shown
 from reflectrl.wings.autoexplore.session.execution import Limits, bubblewrap, run
 from reflectrl.wings.autoexplore.session.overlay import Overlay, open_for_session
+
+if TYPE_CHECKING:  # slow to import, and needed only by `find`
+    from reflectrl.wings.autoexplore.locate.answers import Locator
 
 FILES_SHOWN = 5
 """Number of files that `find` returns."""
@@ -62,15 +66,19 @@ class Session:
         name, arguments = _checked(request)
         return getattr(self, f"_{name}")(**arguments)
 
+    @cached_property
+    def _locator(self) -> Locator:
+        from reflectrl.wings.autoexplore.locate.answers import Locator
+
+        return Locator(self.root, lasting=True)
+
     def _ls(self, path: str = "") -> dict[str, Any]:
         folder = self.overlay.folder(path.rstrip("/"))
         return {"folders": list(folder.folders), "files": list(folder.files)}
 
     def _find(self, question: str) -> dict[str, Any]:
         """Search the files as they are on disk."""
-        from reflectrl.wings.autoexplore.locate.answers import Locator
-
-        hits = Locator(self.root).locate(question, FILES_SHOWN).files
+        hits = self._locator.locate(question, FILES_SHOWN).files
         return {"files": [{"path": hit.path, "line": hit.start or hit.line, "name": hit.name} for hit in hits]}
 
     def _read(self, path: str) -> dict[str, Any]:
