@@ -11,7 +11,8 @@ follow from it, the last with the least variance where the critic is good:
   critic of an episode is fitted to the other folds of the log, and anew to every resample of the bootstrap: with fixed
   critics, intervals of 95 % held in 86 of 100 logs of taxi only.
 
-Where few episodes have most of the weight, such intervals are too narrow, so they are widened by Student's quantile for the effective number of episodes.
+Where few episodes have most of the weight, such intervals are too narrow, so they are widened by Student's quantile for
+the effective number of episodes.
 
 Nothing here needs torch.
 """
