@@ -26,9 +26,10 @@ def split_frozen(folder: Path, frozen: Collection[str]) -> None:
     path = folder / WEIGHTS
     if not path.is_file():  # a model so large that the library has divided it already
         return
-    files, size = dict[str, str](), 0
+    size = 0
     with safe_open(path, "pt") as weights:
-        files = {name: FROZEN if name in frozen else LEARNED for name in weights.keys()}  # noqa: SIM118
+        files = dict.fromkeys(weights.keys(), LEARNED)
+        files.update({name: FROZEN for name in frozen if name in files})
         if len(set(files.values())) < 2:
             return
         for file in (FROZEN, LEARNED):
