@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reflectrl.wings.autoexplore import sandbox
-from reflectrl.wings.autoexplore.index import Filters, Listing, index
+from reflectrl.wings.autoexplore.index import Filters, Visited, index
 from reflectrl.wings.autoexplore.sandbox import Sandbox
 
 EDITS = st.lists(
@@ -53,12 +53,12 @@ def test_a_walk_that_knows_an_earlier_one_finds_what_a_fresh_one_finds(rounds: l
             (Path(place) / folder).mkdir(exist_ok=True)
             for name in ("one.py", "two.py"):
                 (Path(place) / folder / name).write_text(f"long enough to be kept: {name}\n")
-        box, listings, former = Sandbox(place), dict[str, Listing](), dict[str, Any]()
+        box, folders, former = Sandbox(place), dict[str, Visited](), dict[str, Any]()
         for edits in [[], *rounds]:
             for edit in edits:
                 change(Path(place), *edit)
             time.sleep(0.02)
-            known = index(box, Filters(), former, listings)
+            known = index(box, Filters(), former.get, folders)
             fresh = index(box, Filters())
             assert (known.files, known.left_out, known.refused) == (fresh.files, fresh.left_out, fresh.refused)
             former = {path: (stamp, None) for path, stamp in known.files.items()} | known.refused
@@ -69,9 +69,9 @@ def test_an_unchanged_folder_is_not_listed_again(tmp_path: Path, monkeypatch: py
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file.py").write_text("text of a file\n")
-    box, listings = Sandbox(tmp_path), dict[str, Listing]()
-    index(box, Filters(), {}, listings)
-    before = dict(listings)
+    box, folders = Sandbox(tmp_path), dict[str, Visited]()
+    index(box, Filters(), folders=folders)
+    before = dict(folders)
     (tmp_path / "b" / "new.py").write_text("text of another file\n")
-    assert list(index(box, Filters(), {}, listings).files) == ["a/file.py", "b/file.py", "b/new.py"]
-    assert listings["a"] is before["a"] and listings["b"] is not before["b"]
+    assert list(index(box, Filters(), folders=folders).files) == ["a/file.py", "b/file.py", "b/new.py"]
+    assert folders["a"].listing is before["a"].listing and folders["b"].listing is not before["b"].listing
