@@ -122,7 +122,7 @@ def test_checkpoints_share_the_frozen_weights_on_disk(
     assert [path.name for path in (tmp_path / "whole").glob("*.safetensors")] == ["model.safetensors"]
 
 
-def test_a_damaged_checkpoint_is_not_shared(
+def test_neither_damaged_weights_nor_those_of_an_export_are_shared(
     tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reflectrl.core.digests.WORTH_LINKING", 1)
@@ -133,4 +133,6 @@ def test_a_damaged_checkpoint_is_not_shared(
     (tmp_path / "first" / FROZEN).write_bytes(damaged)
     write_folder(tmp_path / "second", lm.saver())
     assert not (tmp_path / "first" / FROZEN).samefile(tmp_path / "second" / FROZEN)
+    write_folder(tmp_path / "own", lm.saver(), share=False)
+    assert not (tmp_path / "own" / FROZEN).samefile(tmp_path / "second" / FROZEN)
     assert damage(tmp_path / "second") is None and FROZEN in (damage(tmp_path / "first") or "")

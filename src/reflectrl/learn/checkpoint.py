@@ -32,7 +32,7 @@ GOES_ON, BEGINS_ANEW = "training continues from the previous state", "this train
 """Ends of the warning about a damaged state: an older state is used, or there is none."""
 
 
-def write_folder(folder: Path, fill: Callable[[Path], object], keep: int = 1) -> None:
+def write_folder(folder: Path, fill: Callable[[Path], object], keep: int = 1, share: bool = True) -> None:
     """Let `fill` write a folder under a temporary name, add digests, and replace the old folder with it.
 
     If the process is killed at any moment, the old or the new folder is complete after `recover`. Only the first rank
@@ -40,6 +40,8 @@ def write_folder(folder: Path, fill: Callable[[Path], object], keep: int = 1) ->
 
     Args:
         keep: number of folders to keep, including the new one. Older ones lie beside it under the names of `_older`.
+        share: store large files that neighbouring folders also have once (`link_equal_files`). Not for folders outside
+            a run, which their owner may change in place.
 
     Raises:
         OSError: the folder cannot be written, for instance because the disk is full. The old folder is unchanged.
@@ -54,7 +56,8 @@ def write_folder(folder: Path, fill: Callable[[Path], object], keep: int = 1) ->
         with system_errors(folder):
             fill(fresh)
         write_digests(fresh)
-        for neighbour in sorted(folder.parent.iterdir()):
+        neighbours = sorted(folder.parent.iterdir()) if share else []
+        for neighbour in neighbours:
             if neighbour.is_dir() and neighbour != fresh:
                 link_equal_files(fresh, neighbour)
         apply_umask(fresh)

@@ -221,7 +221,7 @@ class RLConfig:
     """Weight of the value loss."""
     value_clip: NonNegative = 0.0
     """Clip range of the critic's predictions (reward units) around those before the update, as in PPO's first
-    implementations and in TRL; 0 is none. It does not hold for the reflector's critic, and with `critic_epochs`."""
+    implementations and in TRL; 0 is none. A reflector's critic is not clipped, nor is any with `critic_epochs`."""
     entropy_coef: NonNegative = 0.01
     """Weight of the entropy bonus. It is part of the loss, never of the reported reward. In text tasks, it is per
     token."""

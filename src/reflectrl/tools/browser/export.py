@@ -139,7 +139,7 @@ def write_page(
         (folder / "LICENCES.txt").write_text(licences, encoding="utf-8")
 
     with writing(out):
-        write_folder(out, fill)
+        write_folder(out, fill, share=False)
     return sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
 
 

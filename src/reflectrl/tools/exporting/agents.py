@@ -102,7 +102,7 @@ def export_agent(
             (folder / MODEL_CARD).write_text(text, encoding="utf-8")
 
     with writing(out):
-        write_folder(out, fill)
+        write_folder(out, fill, share=False)
     if publication is not None:
         push(out, publication)
     return card

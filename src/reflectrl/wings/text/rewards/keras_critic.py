@@ -75,7 +75,7 @@ def convert(source: Path, base: str, folder: Path) -> None:
         save_file(head, path / f"{HEAD}.safetensors", {"format": "pt"})
 
     try:
-        write_folder(folder, fill)
+        write_folder(folder, fill, share=False)
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror}") from error
 
