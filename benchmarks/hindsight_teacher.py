@@ -79,9 +79,7 @@ class Choices:
         of_kind_N = torch.tensor([kind in (None, name) for name in self.kinds])
         among_N = of_kind_N & self.written_N
         right_N, taught_N = (self._is_right(logp_NA)[among_N] for logp_NA in (self.without_NA, self.with_NA))
-        mass = [
-            mean((logp_NA.exp() * self.expert_NA).sum(1)[among_N]) for logp_NA in (self.without_NA, self.with_NA)
-        ]
+        mass = [mean((logp_NA.exp() * self.expert_NA).sum(1)[among_N]) for logp_NA in (self.without_NA, self.with_NA)]
         divergence = float("nan")
         if among_N.any():
             divergence = float(categorical_kl(self.with_NA[among_N], self.without_NA[among_N]).mean())
