@@ -1,4 +1,4 @@
-"""The programs about texts in hindsight: the teacher compared with the expert, and success over minutes as a picture."""
+"""The teacher of texts in hindsight beside the expert, and success over minutes as a picture."""
 
 from __future__ import annotations
 
