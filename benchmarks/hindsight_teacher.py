@@ -126,7 +126,7 @@ def choices_of(recipe: Recipe, policy: Policy, episodes: Sequence[Episode], form
     """Score the choices of episodes without and with a form of text."""
     settings = replace(recipe.sections.get("hindsight") or HindsightConfig(), text=form)
     with closing(HindsightTexts(partial(make, recipe.env), settings, seed)) as source:
-        texts = [text for episode in episodes for text in source.texts(policy, episode)]
+        texts = source.texts(policy, episodes)
     steps = flatten(policy, episodes, recipe.rl.gamma)
     orders = [step.choice.order if step.choice else () for episode in episodes for step in episode.steps]
     informed = [
