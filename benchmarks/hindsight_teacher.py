@@ -75,7 +75,7 @@ class Choices:
     written_N: Tensor
 
     def row(self, kind: str | None = None) -> list[str]:
-        """Return the cells of `COLUMNS`, over all states or those of a kind."""
+        """Return the cells of `COLUMNS`, over all states or the states of a kind."""
         of_kind_N = torch.tensor([kind in (None, name) for name in self.kinds])
         among_N = of_kind_N & self.written_N
         right_N, taught_N = (self._is_right(logp_NA)[among_N] for logp_NA in (self.without_NA, self.with_NA))

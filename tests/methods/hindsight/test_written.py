@@ -15,9 +15,10 @@ import torch
 from safetensors.torch import load_file
 
 import reflectrl
+from benchmarks.gradients import PLAIN
 from reflectrl import runs as pipeline
 from reflectrl.cli import main
-from reflectrl.core.config import Recipe
+from reflectrl.core.config import Recipe, RLConfig
 from reflectrl.core.envs import make
 from reflectrl.core.episodes import without_reflections
 from reflectrl.core.rollout import Job, rollout
@@ -27,6 +28,7 @@ from reflectrl.methods.hindsight import (
     HindsightTexts,
     endpoint_asks,
     endpoint_texts,
+    hindsight_rollouts,
     reflector_texts,
 )
 from reflectrl.models.lm import LanguageModel
@@ -194,6 +196,25 @@ def test_answers_become_texts_of_one_line_within_the_limits(
     narrow = Policy(replace(policy.lm, context=len(policy.prompt(episodes[2].steps[0].observation, "")) + 14))
     [short] = endpoint_texts(endpoint, config, narrow, episodes[2:])
     assert short and texts[4] is not None and texts[4].startswith(short) and len(short) < 30
+
+
+def test_the_teacher_reads_the_answers(server: ChatServer, tiny: Callable[..., LanguageModel]) -> None:
+    server.reply = lambda request: "Reflection: go left." if "number 0" in words_of(request)[:25] else ""
+    policy = Policy(tiny())
+    writer = partial(endpoint_texts, Endpoint(EndpointConfig(server.url, "m")), TeacherConfig(), policy)
+    texts = HindsightTexts(Rooms, HindsightConfig(text="endpoint", gate="all"), seed=1, writer=writer)
+    rollouts = hindsight_rollouts(policy, Rooms, RLConfig(**{**PLAIN, "episodes": 12}), texts)
+    batch = rollouts.collect(0, None)
+    steps = [step for episode in rollouts.latest.learned for step in episode.steps]
+    answers = texts.texts(rollouts.policy, rollouts.latest.learned)
+    assert set(answers) == {"go left.", None}
+    teacher_NA, gates_N, _ = texts.taught(rollouts, batch, answers)
+    assert gates_N.tolist() == [float(answer is not None) for answer in answers]  # an empty answer teaches nothing
+    for step, answer, teacher_A in zip(steps, answers, teacher_NA, strict=True):
+        seen = step.observation
+        with torch.no_grad():
+            logits_A = policy.logits([policy.prompt(seen, answer)], [seen.actions])[0][0, : len(seen.actions)]
+        torch.testing.assert_close(teacher_A[: len(seen.actions)], logits_A.log_softmax(-1))
 
 
 RECIPE = """
