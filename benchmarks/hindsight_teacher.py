@@ -75,7 +75,7 @@ class Choices:
     written_N: Tensor
 
     def row(self, kind: str | None = None) -> list[str]:
-        """Return the cells of `COLUMNS`, over all states or those of a kind."""
+        """Return the cells of `COLUMNS`, over all states or the states of a kind."""
         of_kind_N = torch.tensor([kind in (None, name) for name in self.kinds])
         among_N = of_kind_N & self.written_N
         right_N, taught_N = (self._is_right(logp_NA)[among_N] for logp_NA in (self.without_NA, self.with_NA))
@@ -126,7 +126,7 @@ def choices_of(recipe: Recipe, policy: Policy, episodes: Sequence[Episode], form
     """Score the choices of episodes without and with a form of text."""
     settings = replace(recipe.sections.get("hindsight") or HindsightConfig(), text=form)
     with closing(HindsightTexts(partial(make, recipe.env), settings, seed)) as source:
-        texts = [text for episode in episodes for text in source.texts(policy, episode)]
+        texts = source.texts(policy, episodes)
     steps = flatten(policy, episodes, recipe.rl.gamma)
     orders = [step.choice.order if step.choice else () for episode in episodes for step in episode.steps]
     informed = [

@@ -21,25 +21,33 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from reflectrl.core.config.rules import Count, Natural, NonNegative
 from reflectrl.core.types import Episode, UserError, named_seed
-from reflectrl.runs.arms import Arm, policy
+from reflectrl.runs.arms import Arm, policy, reflector
 from reflectrl.runs.artifact import CHECKPOINT, PLAYED, Artifact, Build, Kind, Plan, Source, artifact
 
 if TYPE_CHECKING:  # these bring torch, which a dry run does without
     from torch import Tensor
 
-    from reflectrl.core.config import RLConfig
+    from reflectrl.core.config import Recipe, RLConfig
     from reflectrl.core.envs.base import TextEnv
     from reflectrl.learn.batch import Batch
     from reflectrl.learn.rollouts import EpisodeRollouts
     from reflectrl.learn.steps import Steps
-    from reflectrl.models.players import Policy
+    from reflectrl.models.lm import LanguageModel
+    from reflectrl.models.players import Policy, Reflector
+    from reflectrl.serving.endpoints.client import Ask, Endpoint
+    from reflectrl.serving.endpoints.config import TeacherConfig
+    from reflectrl.serving.endpoints.local import LocalModel
 
 SIDE_BY_SIDE = 8
 """Continuations that are played at the same time."""
+Texts = list[str | None]
+"""A text for each step of some episodes, in order; None for steps about which there is nothing to say."""
+Writer = Callable[[Sequence[Episode]], Texts]
+"""Model that writes about finished episodes: a reflector, or a model behind an endpoint."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +56,11 @@ class HindsightConfig:
     episodes, advantages and evaluation are in [rl].
     """
 
-    text: Literal["analyst", "continuations", "outcome", "observation"] = "analyst"
+    text: Literal["analyst", "continuations", "outcome", "observation", "reflector", "endpoint"] = "analyst"
     """Text that the teacher reads. "analyst": the environment's analysis of the state. "continuations": how often each
     action won when the policy tried it and played on, which needs no expert. "outcome": the action taken and how the
-    episode ended. "observation": the action taken and the next observation."""
+    episode ended. "observation": the action taken and the next observation. "reflector": what the reflector after SFT
+    writes about the state. "endpoint": what the model of [endpoint] writes about it, told what followed."""
     gate: Literal["all", "agree", "lost"] = "agree"
     """Steps whose texts are learned from. "all": every step. "agree": steps in which the text moves the probability of
     the action taken in the direction of its advantage. "lost": steps of lost episodes."""
@@ -158,6 +167,86 @@ def continuation_texts(
     return texts
 
 
+def reflector_texts(reflector: Reflector, episodes: Sequence[Episode]) -> Texts:
+    """Let a reflector write about each state of some episodes, as it would have written at play.
+
+    States are written about in a single batch, equal ones once. If they build on earlier ones (a history, or a
+    reflection that is carried), each batch holds one state of every episode instead, as at play.
+    """
+    import numpy as np
+
+    from reflectrl.core.players.base import LiveEpisode
+
+    batches: list[list[tuple[int, int]]] = [[]]  # of (episode, step)
+    by_step = reflector.carries or any(step.observation.history for episode in episodes for step in episode.steps)
+    if by_step:
+        batches = [[] for _ in range(max(len(episode.steps) for episode in episodes))]
+    for k, episode in enumerate(episodes):
+        for i in range(len(episode.steps)):
+            batches[i if by_step else 0].append((k, i))
+
+    live: dict[int, LiveEpisode] = {}
+    written: dict[tuple[int, int], str] = {}
+    for states in batches:
+        reading = []
+        for k, i in states:
+            episode = episodes[k]
+            seen = episode.steps[i].observation
+            if reflector.carries and i:
+                seen = seen.after(live[k].observation, written[k, i - 1])
+            # A reader that goes on with its episode keeps its KV cache of the history.
+            if k not in live or not by_step:
+                no_env = cast("TextEnv", None)  # a reflector reads only the observation
+                rng = np.random.default_rng(named_seed(episode.seed, "players"))
+                live[k] = LiveEpisode(no_env, episode.task, episode.seed, rng, seen)
+            live[k].observation = seen
+            reading.append(live[k])
+        for state, turn in zip(states, reflector.turns(reading), strict=True):
+            written[state] = turn.text
+    return [written[k, i] for k, episode in enumerate(episodes) for i in range(len(episode.steps))]
+
+
+def endpoint_asks(episodes: Sequence[Episode], config: TeacherConfig) -> list[Ask]:
+    """Return the question about each step: the state, the action taken, what followed, and how the episode ended."""
+    from reflectrl.core.prompts.messages import conversation
+    from reflectrl.serving.endpoints.client import Ask
+
+    asks = []
+    for episode in episodes:
+        actions = taken(episode)
+        for i, step in enumerate(episode.steps):
+            seen, followed = step.observation, ""
+            if i + 1 < len(episode.steps):
+                after = episode.steps[i + 1].observation
+                followed = after.history.removeprefix(seen.history) + after.state
+            details = (actions[i], followed.rstrip(), ending(episode), len(actions) - i)
+            asks.append(Ask(conversation("teacher", "hindsight", seen, config.history, *details), config.max_tokens))
+    return asks
+
+
+def endpoint_texts(
+    endpoint: Endpoint | LocalModel, config: TeacherConfig, policy: Policy, episodes: Sequence[Episode]
+) -> Texts:
+    """Ask a model behind an endpoint about each step of some episodes. Equal questions are asked once.
+
+    An answer is cut to `config.longest` characters, and to what the policy's context holds beside the state. Steps with
+    an empty answer get no text.
+
+    Raises:
+        UserError: the endpoint does not answer, or the budget is spent.
+    """
+    from reflectrl.serving.endpoints.contestants import fitting
+    from reflectrl.serving.endpoints.parsing import read_reflection
+
+    answers = endpoint.complete_all(endpoint_asks(episodes, config))
+    steps = [step for episode in episodes for step in episode.steps]
+    texts = Texts()
+    for step, answer in zip(steps, answers, strict=True):
+        text = read_reflection(answer)[: config.longest].rstrip()
+        texts.append(fitting(policy, step.observation, text) or None)
+    return texts
+
+
 # ---- the episodes ----------------------------------------------------------------------------------------------------
 
 
@@ -167,21 +256,32 @@ class HindsightTexts:
     Args:
         make_env: makes the environments of this process, in which episodes are played again.
         reward: learn from reward as well. Otherwise advantages only open gates.
+        writer: writes the texts "reflector" and "endpoint".
 
     Attributes:
         reader: frozen policy that reads the texts; None if the policy itself does.
+
+    Raises:
+        ValueError: the settings need a writer, and there is none.
     """
 
     def __init__(
-        self, make_env: Callable[[], TextEnv], settings: HindsightConfig, seed: int, reward: bool = True
+        self,
+        make_env: Callable[[], TextEnv],
+        settings: HindsightConfig,
+        seed: int,
+        reward: bool = True,
+        writer: Writer | None = None,
     ) -> None:
-        self.settings, self.seed, self.reward = settings, seed, reward
+        if writer is None and settings.text in ("reflector", "endpoint"):
+            raise ValueError(f"text {settings.text!r} needs a writer")
+        self.settings, self.seed, self.reward, self.writer = settings, seed, reward, writer
         self.envs = [make_env() for _ in range(SIDE_BY_SIDE if settings.text == "continuations" else 1)]
         self.reader: Policy | None = None
 
     def __call__(self, rollouts: EpisodeRollouts, batch: Batch) -> None:
         """Add the loss of the texts to a batch of fresh episodes."""
-        texts = [text for episode in rollouts.latest.learned for text in self.texts(rollouts.policy, episode)]
+        texts = self.texts(rollouts.policy, rollouts.latest.learned)
         teacher_NA, gates_N, metrics = self.taught(rollouts, batch, texts)
         batch.auxiliary = partial(self.auxiliary, teacher_NA, gates_N)
         batch.metrics |= metrics
@@ -193,8 +293,17 @@ class HindsightTexts:
         for env in self.envs:
             env.close()
 
-    def texts(self, policy: Policy, episode: Episode) -> Sequence[str | None]:
-        """Return a text for each step of an episode; None for steps about which there is nothing to say."""
+    def texts(self, policy: Policy, episodes: Sequence[Episode]) -> Texts:
+        """Return the texts about some episodes."""
+        if self.writer is not None:
+            return self.writer(episodes)
+        texts = Texts()
+        for episode in episodes:
+            texts += self._texts_of(policy, episode)
+        return texts
+
+    def _texts_of(self, policy: Policy, episode: Episode) -> Sequence[str | None]:
+        """Return the texts about an episode that need no model, or only the policy."""
         settings = self.settings
         if settings.text == "analyst":
             return analyst_texts(episode, self.envs[0])
@@ -276,14 +385,15 @@ def hindsight_rollouts(
 
 
 @artifact("hindsight", "rl", CHECKPOINT, settings=(*PLAYED, "rl", "hindsight"))
-def taught_in_hindsight(build: Build, *, policy: Source, reward: bool) -> None:
+def taught_in_hindsight(build: Build, *, policy: Source, reflector: Source | None = None, reward: bool) -> None:
     """Train a policy on texts about its own episodes.
 
     Args:
         policy: the initial policy, which has learned to read reflections.
+        reflector: the reflector that writes the texts; None for other texts.
         reward: learn from reward as well; False learns from the texts alone.
     """
-    _train(build, policy, texts=True, reward=reward)
+    _train(build, policy, texts=True, reward=reward, reflector=reflector)
 
 
 @artifact("hindsight", "rl", CHECKPOINT, settings=(*PLAYED, "rl"))
@@ -292,7 +402,7 @@ def taught_by_reward(build: Build, *, policy: Source) -> None:
     _train(build, policy, texts=False, reward=True)
 
 
-def _train(build: Build, policy: Source, texts: bool, reward: bool) -> None:
+def _train(build: Build, policy: Source, texts: bool, reward: bool, reflector: Source | None = None) -> None:
     from reflectrl.core.envs.pool import pool_of
     from reflectrl.learn.checkpoint import drop_state, write_folder
     from reflectrl.learn.online import train_online
@@ -301,14 +411,15 @@ def _train(build: Build, policy: Source, texts: bool, reward: bool) -> None:
     from reflectrl.runs.training import metrics_log
 
     recipe, seed = build.recipe, build.seed
-    lm, _ = load_pair(recipe, seed, policy, None)
+    lm, reflector_lm = load_pair(recipe, seed, policy, reflector)
     assert lm is not None
     acting, config = make_policy(recipe, lm), replace(recipe.rl, replay_log=0)
     # The arms share a seed, so that the texts are the only difference between them.
     rl_seed = named_seed(seed, "hindsight")
     with pool_of(recipe) as envs, metrics_log(build, config.updates) as note:
         if texts:
-            with closing(HindsightTexts(envs, recipe.sections["hindsight"], rl_seed, reward)) as supplement:
+            settings, writer = recipe.sections["hindsight"], writer_of(build, acting, reflector_lm)
+            with closing(HindsightTexts(envs, settings, rl_seed, reward, writer)) as supplement:
                 rollouts = hindsight_rollouts(acting, envs, config, supplement)
                 train_online(rollouts, config, rl_seed, note, build.learner)
         else:
@@ -316,6 +427,63 @@ def _train(build: Build, policy: Source, texts: bool, reward: bool) -> None:
             train_online(rollouts, config, rl_seed, note, build.learner)
     write_folder(build.out, partial(lm.save, artifact=build.name, seed=seed))
     drop_state(build.learner)
+
+
+def writer_of(build: Build, policy: Policy, reflector_lm: LanguageModel | None) -> Writer | None:
+    """Return the model that writes the texts of a run; None for texts that need none."""
+    from reflectrl.runs.players import make_reflector
+
+    recipe = build.recipe
+    if reflector_lm is not None:
+        greedy = replace(recipe, play=replace(recipe.play, reflection_temperature=0.0))
+        return partial(reflector_texts, make_reflector(greedy, reflector_lm))
+    if recipe.sections["hindsight"].text == "endpoint":
+        return endpoint_writer(build, policy)
+    return None
+
+
+def endpoint_writer(build: Build, policy: Policy) -> Writer:
+    """Return the model of [endpoint] as the writer of a run's texts, and print how many requests it may take."""
+    from reflectrl.core.envs import make
+    from reflectrl.core.terminal import console
+    from reflectrl.serving.endpoints.config import endpoint_settings, teacher_settings
+    from reflectrl.serving.endpoints.contestants import asked_by
+
+    recipe = build.recipe
+    endpoint = asked_by(endpoint_settings(recipe), recipe, build.context.run.path)
+    with closing(make(recipe.env)) as env:
+        most = recipe.rl.updates * (1 + recipe.rl.refills) * recipe.rl.episodes * env.horizon
+    console(120).print(f"texts in hindsight by {endpoint.where}: at most {most} requests", soft_wrap=True)
+    return partial(endpoint_texts, endpoint, teacher_settings(recipe), policy)
+
+
+def planned_with_texts(name: str, reward: bool, plan: Plan) -> Artifact:
+    """Plan the SFT policy of a pair, whatever writes the texts, and the training.
+
+    Only the text "reflector" has the reflector as an input, so that work with other texts keeps its fingerprint.
+
+    Raises:
+        UserError: as in `planned`, or [endpoint] names no model to ask.
+    """
+    text, more = plan.recipe.sections["hindsight"].text, dict[str, Any]()
+    if text == "reflector":
+        more["reflector"] = reflector(plan)
+    elif text == "endpoint":
+        more["settings"] = endpoint_keys(plan.recipe)
+    return planned(taught_in_hindsight, name, plan, reward=reward, **more)
+
+
+def endpoint_keys(recipe: Recipe) -> tuple[str, ...]:
+    """Return the keys on which texts of an endpoint depend.
+
+    Raises:
+        UserError: [endpoint] names no model to ask.
+    """
+    from reflectrl.serving.endpoints.config import ASKED, endpoint_settings, require_address
+
+    require_address(endpoint_settings(recipe), "endpoint")
+    asked = [f"endpoint.{key}" for key in ASKED]
+    return (*asked, "teacher.history", "teacher.longest", "teacher.max_tokens")
 
 
 def planned(kind: Kind, name: str, plan: Plan, **how: Any) -> Artifact:
@@ -332,11 +500,11 @@ def planned(kind: Kind, name: str, plan: Plan, **how: Any) -> Artifact:
 ARMS = {
     "hindsight": Arm(
         "SFT + RL without a reflector; texts in hindsight teach as well",
-        partial(planned, taught_in_hindsight, "hindsight", reward=True),
+        partial(planned_with_texts, "hindsight", True),
     ),
     "hindsight-only": Arm(
         "SFT, then texts in hindsight instead of RL, without a reflector",
-        partial(planned, taught_in_hindsight, "hindsight-only", reward=False),
+        partial(planned_with_texts, "hindsight-only", False),
     ),
     "no-hindsight": Arm(
         "SFT + RL from the same policy as hindsight, without any texts",

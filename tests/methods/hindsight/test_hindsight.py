@@ -210,7 +210,7 @@ def test_the_initial_policy_stays_the_teacher(tiny: Tiny, lora_rank: int) -> Non
         settings = HindsightConfig(gate="all", teacher=teacher)  # type: ignore[arg-type]
         rollouts = rollouts_of(policy, RLConfig(**{**PLAIN, "episodes": 4}), settings, seed=1)
         batch = rollouts.collect(0, None)
-        texts = [text for episode in rollouts.latest.learned for text in rollouts.supplement.texts(policy, episode)]
+        texts = rollouts.supplement.texts(policy, rollouts.latest.learned)
         before_NA = rollouts.supplement.taught(rollouts, batch, texts)[0]
         with torch.no_grad():
             for parameter in policy.lm.parameters():

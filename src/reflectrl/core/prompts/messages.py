@@ -30,7 +30,7 @@ def conversation(role: str, kind: str, observation: Observation, history: int, *
 
     Args:
         role: template of the system message: "role" for a player, or "teacher".
-        kind: template of the question: "act", "reason", "reflect", "walk", "explain" or "correct".
+        kind: template of the question: "act", "reason", "reflect", "walk", "explain", "correct" or "hindsight".
         history: largest number of characters of the history to show. Its end is shown, from the beginning of a line.
         values: further arguments of the question's template, in order.
     """

@@ -121,7 +121,9 @@ def _problem_of(address: str) -> str | None:
 
 @dataclass(frozen=True)
 class TeacherConfig:
-    """Settings of an endpoint as teacher (`teach.by = "endpoint"`, and the arm "dagger")."""
+    """Settings of an endpoint as teacher (`teach.by = "endpoint"`, and the arm "dagger"). `longest`, `max_tokens` and
+    `history` also hold for texts in hindsight (`hindsight.text = "endpoint"`).
+    """
 
     not_exported = True
     ask: Literal["walks", "explain", "log"] = "walks"

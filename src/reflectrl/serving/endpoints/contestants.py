@@ -13,7 +13,7 @@ from reflectrl.core.config.values import Word, from_dict
 from reflectrl.core.players import Player
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.prompts.messages import continued, conversation, follow_up
-from reflectrl.core.types import Choice, Reflection, Sampling, Turn, UserError, named_seed
+from reflectrl.core.types import Choice, Observation, Reflection, Sampling, Turn, UserError, named_seed
 from reflectrl.models.players import Policy
 from reflectrl.runs.players import Models, make_policy, make_reflector
 from reflectrl.serving.endpoints.answers import without_thinking
@@ -213,15 +213,17 @@ class EndpointReflector:
         answers = self.endpoint.complete_all(asks)
         turns = list[Turn]()
         for episode, answer in zip(episodes, answers, strict=True):
-            turns.append(Reflection(self.name, self._fitting(episode, read_reflection(answer))))
+            turns.append(Reflection(self.name, fitting(self.policy, episode.observation, read_reflection(answer))))
         return turns
 
-    def _fitting(self, episode: LiveEpisode, reflection: str) -> str:
-        observation = replace(episode.observation, history="")  # the history is cut before the reflection is
-        answer = max(map(len, self.policy.candidates(observation.actions).ids))
-        room = self.policy.lm.context - len(self.policy.prompt(observation, "")) - answer - SEAMS
-        ids = self.policy.lm.encode(reflection)
-        return reflection if len(ids) <= room else str(self.policy.lm.tokenizer.decode(ids[: max(0, room)]))
+
+def fitting(policy: Policy, observation: Observation, reflection: str) -> str:
+    """Return a reflection, cut to what a policy's context holds beside the state."""
+    observation = replace(observation, history="")  # the history is cut before the reflection is
+    answer = max(map(len, policy.candidates(observation.actions).ids))
+    room = policy.lm.context - len(policy.prompt(observation, "")) - answer - SEAMS
+    ids = policy.lm.encode(reflection)
+    return reflection if len(ids) <= room else str(policy.lm.tokenizer.decode(ids[: max(0, room)]))
 
 
 def sample_of(episode: LiveEpisode, temperature: float) -> int:
