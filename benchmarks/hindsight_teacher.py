@@ -2,11 +2,11 @@
 
     python -m benchmarks.hindsight_teacher runs/hindsight_alfworld --texts analyst outcome observation
 
-Loads the SFT policy from which a run's hindsight arms start, lets it play training tasks as it does in learning, and
-scores each of its choices without a text and with each form of text. Prints a row per form: how often the most probable
-action is the expert's, with and without the text, split by whether the policy's own most probable action was; the
-probability of the expert's actions; and KL(with text || without). `--by-kind` adds a row per first word of the expert's
-action.
+Loads the SFT pair of a run. Its policy, from which the hindsight arms start, plays training tasks as it does in
+learning, and each of its choices is scored without a text and with each form of text. Prints a row per form: how often
+the most probable action is the expert's, with and without the text, split by whether the policy's own most probable
+action was; the probability of the expert's actions; and KL(with text || without). `--by-kind` adds a row per first word
+of the expert's action.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from reflectrl.core.types import Episode, Sampling, named_seed
 from reflectrl.learn.losses import categorical_kl
 from reflectrl.learn.steps import Steps, flatten
 from reflectrl.learn.validation import evenly
-from reflectrl.methods.hindsight import HindsightConfig, HindsightTexts, scored
+from reflectrl.methods.hindsight import HindsightConfig, HindsightTexts, Writer, reflector_texts, scored
 from reflectrl.methods.offline import play_tasks
 from reflectrl.models.players import Policy
 from reflectrl.runs.calibration import best_actions
-from reflectrl.runs.players import load_pair, make_policy
+from reflectrl.runs.players import load_pair, make_policy, make_reflector
 
-Form = Literal["analyst", "continuations", "outcome", "observation"]
+Form = Literal["analyst", "continuations", "outcome", "observation", "reflector"]
 
 COLUMNS = ("states", "with a text", "expert's choice without", "with", "kept", "mended", "p without", "p with", "KL")
 """Columns of the table. "kept" is the share of right choices that stay right with the text, and "mended" the share of
@@ -46,7 +46,7 @@ class Settings:
     """Settings of the comparison."""
 
     run: tyro.conf.Positional[Path]
-    """Folder of a run whose SFT policy of a pair is finished."""
+    """Folder of a run whose SFT is finished."""
     texts: tuple[Form, ...] = ("analyst",)
     """Forms of text."""
     seeds: tuple[int, ...] = (0,)
@@ -104,28 +104,36 @@ def main(settings: Settings) -> None:
     print(f"| seed | text | {' | '.join(COLUMNS)} |")
     print("|---" * (2 + len(COLUMNS)) + "|")
     for seed in settings.seeds:
-        policy = load_policy(recipe, settings.run, seed)
+        policy, writer = load_players(recipe, settings.run, seed)
         tasks = evenly(make(recipe.env).tasks("train"), settings.tasks)
         episodes = play_tasks(policy, partial(make, recipe.env), tasks, 1, named_seed(seed, "hindsight teacher"))
         for form in settings.texts:
-            choices = choices_of(recipe, policy, episodes, form, seed)
+            choices = choices_of(recipe, policy, episodes, form, seed, writer if form == "reflector" else None)
             print(f"| {seed} | {form} | {' | '.join(choices.row())} |", flush=True)
             if settings.by_kind:
                 for kind in sorted(set(choices.kinds)):
                     print(f"| | {kind} | {' | '.join(choices.row(kind))} |", flush=True)
 
 
-def load_policy(recipe: Recipe, folder: Path, seed: int) -> Policy:
-    """Load the SFT policy of a run's pair. It samples at the temperature of [rl]."""
-    lm, _ = load_pair(recipe, seed, folder / "checkpoints" / f"seed{seed}" / "policy", None)
-    assert lm is not None
-    return make_policy(recipe, lm, Sampling(recipe.rl.temperature))
+def load_players(recipe: Recipe, folder: Path, seed: int) -> tuple[Policy, Writer]:
+    """Load the SFT players of a run: the policy, which samples at the temperature of [rl], and the reflector."""
+    models = folder / "checkpoints" / f"seed{seed}"
+    lm, reflector_lm = load_pair(recipe, seed, models / "policy", models / "reflector")
+    assert lm is not None and reflector_lm is not None
+    policy = make_policy(recipe, lm, Sampling(recipe.rl.temperature))
+    return policy, partial(reflector_texts, make_reflector(recipe, reflector_lm))
 
 
-def choices_of(recipe: Recipe, policy: Policy, episodes: Sequence[Episode], form: Form, seed: int) -> Choices:
-    """Score the choices of episodes without and with a form of text."""
+def choices_of(
+    recipe: Recipe, policy: Policy, episodes: Sequence[Episode], form: Form, seed: int, writer: Writer | None = None
+) -> Choices:
+    """Score the choices of episodes without and with a form of text.
+
+    Args:
+        writer: writes the texts "reflector".
+    """
     settings = replace(recipe.sections.get("hindsight") or HindsightConfig(), text=form)
-    with closing(HindsightTexts(partial(make, recipe.env), settings, seed)) as source:
+    with closing(HindsightTexts(partial(make, recipe.env), settings, seed, writer=writer)) as source:
         texts = source.texts(policy, episodes)
     steps = flatten(policy, episodes, recipe.rl.gamma)
     orders = [step.choice.order if step.choice else () for episode in episodes for step in episode.steps]

@@ -34,16 +34,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_teacher_is_compared_with_the_expert_in_every_state(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = hindsight_teacher.Settings(finished, ("analyst", "outcome"), tasks=3, by_kind=True)
+    settings = hindsight_teacher.Settings(finished, ("analyst", "outcome", "reflector"), tasks=3, by_kind=True)
     hindsight_teacher.main(settings)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()]
     assert rows[0][2:] == list(hindsight_teacher.COLUMNS)
     whole = [row for row in rows[2:] if row[0] == "0"]
-    assert [row[1] for row in whole] == ["analyst", "outcome"]
+    assert [row[1] for row in whole] == ["analyst", "outcome", "reflector"]
     kinds = [row for row in rows[2:] if row[0] == ""]
     assert sum(int(row[2]) for row in kinds) == sum(int(row[2]) for row in whole)
     assert all(row[3] == "100 %" and 0 <= float(row[4]) <= 100 for row in whole)
-    assert whole[0][4] == whole[1][4]  # without a text, the form of text does not matter
+    assert whole[0][4] == whole[1][4] == whole[2][4]  # without a text, the form of text does not matter
 
 
 def test_kept_and_mended_are_counted_from_the_most_probable_actions() -> None:
