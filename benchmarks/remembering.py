@@ -10,6 +10,7 @@ The environment shows only the latest reply. The arms differ in what a player kn
 - written: a policy alone that reads the environment's own notes, written by hand. ALFWorld has such notes.
 
 All arms imitate the same demonstrations for the same number of optimiser steps: a pair splits them between its players.
+With `--updates`, the policy then learns by PPO from its own play, with the notes that its reflector writes there.
 Every finished cell is a line of OUT.jsonl, and the same command continues an interrupted series.
 """
 
@@ -56,6 +57,13 @@ ALFWORLD: Mapping[str, Any] = {
     },
 }  # fmt: skip
 WORLDS: Mapping[World, Mapping[str, Any]] = {"lights": LIGHTS, "fusebox": FUSEBOX, "alfworld": ALFWORLD}
+RL: Mapping[str, Any] = {
+    "algorithm": "ppo", "baseline": "critic", "hold": 0, "episodes": 64, "temperature": 2.0, "update_epochs": 2,
+    "steps_per_epoch": 4, "deal": "prompts", "clip_coef": 0.2, "kl_coef": 0.0, "curriculum": "none", "lr": 3e-4,
+    "schedule": "linear", "critic_warmup": 3, "critic_lr": 1e-3, "gamma": 0.98, "max_grad_norm": 0.5, "eval_every": 10,
+    "eval_episodes": 60, "eval_sampling": "sampled",
+}  # fmt: skip
+"""Settings of online RL in all worlds, those of the recipe alfworld-few."""
 WRITTEN: Mapping[World, Mapping[str, Any]] = {"alfworld": {"status": True, "guide": True}}
 """Settings with which an environment shows its own notes."""
 
@@ -78,6 +86,8 @@ class Settings:
     """Folder of ALFWorld's games; "" is the default."""
     longer: int = 1
     """Factor by which the optimiser steps of all arms are multiplied."""
+    updates: int = 0
+    """Updates of online RL after imitation. Different numbers need different `out` folders."""
     out: Path = Path("runs/remembering")
     """Folder of the runs. The results are in a file of this name with the ending .jsonl."""
 
@@ -91,6 +101,7 @@ class Cell:
     seed: int
     split: str
     longer: int
+    updates: int = 0
 
 
 def main(settings: Settings) -> None:
@@ -106,7 +117,7 @@ def cells(settings: Settings) -> Iterator[Cell]:
         for world in settings.worlds:
             for arm in settings.arms:
                 if arm != "written" or world in WRITTEN:
-                    yield Cell(world, arm, seed, settings.split, settings.longer)
+                    yield Cell(world, arm, seed, settings.split, settings.longer, settings.updates)
 
 
 def recipe_of(settings: Settings, world: World, arm: Arm, seed: int) -> dict[str, Any]:
@@ -120,24 +131,34 @@ def recipe_of(settings: Settings, world: World, arm: Arm, seed: int) -> dict[str
         changed["env"]["games"] = settings.games
     for steps in ("steps", "policy_steps"):
         changed["sft"][steps] *= settings.longer
-    arms = ["sft"] if arm in ("fresh", "carried") else ["sft-no-reflection"]
+    arms = ["sft", "reflect-rl"] if arm in ("fresh", "carried") else ["sft-no-reflection", "no-reflection"]
+    if settings.updates:
+        changed["rl"] = {**RL, "updates": settings.updates}
+    else:
+        arms = arms[:1]
     return {**changed, "arms": arms, "seeds": [seed], "threads": 1}
 
 
 def run_cell(settings: Settings, cell: Cell) -> dict[str, Any]:
-    """Train the players of a cell, or continue, and play the held-out tasks."""
-    recipe = recipe_of(settings, cell.world, cell.arm, cell.seed)
+    """Train the players of a cell, or continue, and play the held-out tasks.
+
+    Returns:
+        The number of tasks, the final success, the success before online RL ("imitated"), and processor seconds.
+    """
     folder = settings.out / f"{cell.world}-{cell.arm}-{cell.seed}"
+    recipe = recipe_of(settings, cell.world, cell.arm, cell.seed)
     recipe["eval"] = {"splits": [settings.split], "sampling": ["greedy"], "episodes": settings.episodes}
+    env = recipe.pop("env")
     start = time.process_time()
-    reflectrl.train(recipe.pop("env"), folder, until="sft", **recipe)
+    reflectrl.train(env, folder, until="rl", **recipe)
     trained = time.process_time()
-    recipe = recipe_of(settings, cell.world, cell.arm, cell.seed) | {"eval": recipe["eval"]}
-    run = reflectrl.train(recipe.pop("env"), folder, until="eval", **recipe)
-    [row] = [row for row in run.results["rows"] if row["stage"] in ("full", "all") and row.get("group") is None]
+    run = reflectrl.train(env, folder, until="eval", **recipe)
+    rows = [row for row in run.results["rows"] if row["stage"] in ("full", "all") and row.get("group") is None]
+    success = {row["arm"]: row["success"] for row in rows}
     return {
-        "success": row["success"],
-        "tasks": row["episodes"],
+        "success": success[recipe["arms"][-1]],
+        "imitated": success[recipe["arms"][0]],
+        "tasks": rows[0]["episodes"],
         "train_seconds": round(trained - start, 1),
         "play_seconds": round(time.process_time() - trained, 1),
     }
@@ -145,7 +166,7 @@ def run_cell(settings: Settings, cell: Cell) -> dict[str, Any]:
 
 def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of a table with a row per world and arm."""
-    names = ("world", "arm", "seeds", "tasks won, %", "by seed", "training, s", "play, s")
+    names = ("world", "arm", "seeds", "tasks won, %", "by seed", "before RL, %", "training, s", "play, s")
     table_lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for line in lines:
@@ -153,8 +174,11 @@ def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     for (world, arm), members in sorted(groups.items(), key=lambda item: (item[0][0], ARMS.index(item[0][1]))):
         won = f"{100 * fmean(line['success'] for line in members):.1f} {interval(members)}"
         by_seed = ", ".join(f"{100 * line['success']:.1f}" for line in members)
+        before = ", ".join(f"{100 * line['imitated']:.1f}" for line in members if line["updates"])
         times = [f"{fmean(line[key] for line in members):.0f}" for key in ("train_seconds", "play_seconds")]
-        table_lines.append(f"| {world} | `{arm}` | {len(members)} | {won} | {by_seed} | {' | '.join(times)} |")
+        table_lines.append(
+            f"| {world} | `{arm}` | {len(members)} | {won} | {by_seed} | {before} | {' | '.join(times)} |"
+        )
     return table_lines
 
 

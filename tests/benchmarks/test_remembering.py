@@ -35,6 +35,24 @@ def test_every_arm_is_a_line_and_the_same_command_goes_on_where_it_stopped(
     assert capsys.readouterr().out.splitlines()[-1].startswith("| lights | `carried` | 1 | ")
 
 
+def test_with_updates_the_pair_and_the_policy_alone_go_on_by_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = {**remembering.LIGHTS, "sft": {"steps": 1, "policy_steps": 1}}
+    quick["env"] = {**quick["env"], "length": 2}
+    monkeypatch.setitem(remembering.WORLDS, "lights", quick)  # type: ignore[index]
+    fewer = {**remembering.RL, "episodes": 2, "eval_every": 1, "eval_episodes": 2, "critic_warmup": 0}
+    monkeypatch.setattr(remembering, "RL", fewer)
+    settings = remembering.Settings(arms=("none", "carried"), seeds=(0,), episodes=2, updates=1, out=tmp_path / "cells")
+    remembering.main(settings)
+    lines = [json.loads(text) for text in (tmp_path / "cells.jsonl").read_text().splitlines()]
+    assert [(line["arm"], line["updates"]) for line in lines] == [("none", 1), ("carried", 1)]
+    assert all(0 <= line["imitated"] <= 1 for line in lines)
+    for arm, trained in (("carried", "reflect-rl"), ("none", "no-reflection")):
+        assert (tmp_path / f"cells/lights-{arm}-0/checkpoints/seed0/rl-{trained}/reflectrl.json").exists()
+    assert "| before RL, % |" in capsys.readouterr().out
+
+
 def test_longer_training_multiplies_the_steps_of_every_arm() -> None:
     for arm in remembering.ARMS:
         short, long = (
