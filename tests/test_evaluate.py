@@ -91,6 +91,19 @@ def test_kinds_of_tasks_have_rows_of_their_own_before_the_whole() -> None:
     ]  # fmt: skip
 
 
+def test_tasks_that_the_environment_counts_as_one_count_once_in_intervals() -> None:
+    class InTwoWordings(CorridorEnv):
+        def counted_as(self, task: Task) -> str:
+            return str((int(task.id) + 1) // 2)
+
+    [*_, whole] = rows_of(FOUR, InTwoWordings(train=3, validation=3, test=3), 0.95)
+    assert (whole["episodes"], whole["tasks"], whole["success"]) == (4, 2, 0.25)
+    assert (whole["low"], whole["high"]) == wilson(round(2 * 0.25), 2, 0.95)
+    [pooled] = [line for line in summarise([whole, {**whole, "seed": 4}], 0.95) if line["stage"] == "full"]
+    assert (pooled["low"], pooled["high"]) == wilson(round(4 * 0.25), 4, 0.95)
+    assert "tasks" not in rows_of(FOUR, ENV, 0.95)[-1]
+
+
 def test_episodes_of_an_earlier_stage_have_no_milestones() -> None:
     rows = rows_of([episode(1, True, [1.0], picked=True, stage="key")], ENV, 0.95)
     assert [(row["stage"], row["success"]) for row in rows] == [("key", 1.0)]

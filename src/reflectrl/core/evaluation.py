@@ -28,6 +28,7 @@ def rows_of(episodes: Sequence[Episode], env: TextEnv, confidence: float) -> lis
 
     There is a row for the stage of the episodes. If that is the environment's last stage, there is also a row for each
     milestone, whose success means that its event happened, and for each group of tasks that the environment names.
+    Intervals count a task once, however often it was attempted, and also tasks that the environment counts as one.
     Without episodes there are no rows.
     """
     if not episodes:
@@ -40,21 +41,29 @@ def rows_of(episodes: Sequence[Episode], env: TextEnv, confidence: float) -> lis
         for event, milestone in env.milestones.items():
             wins[milestone] = [event in episode.events for episode in episodes]
     ordered = sorted(wins, key=lambda name: env.stages.index(name) if name in env.stages else -1)
-    rows = [_row(shared, name, wins[name], episodes, confidence) for name in ordered]
+    rows = [_row(shared, name, wins[name], episodes, env, confidence) for name in ordered]
     groups: dict[str, list[Episode]] = {}
     for episode in episodes if stage == env.stages[-1] else ():
         if (name := env.group(episode.task)) is not None:
             groups.setdefault(name, []).append(episode)
     for name, group in groups.items():
-        rows.insert(-1, _row(shared, name, [episode.success for episode in group], group, confidence))
+        rows.insert(-1, _row(shared, name, [episode.success for episode in group], group, env, confidence))
     return rows
 
 
-def _row(shared: Mapping[str, Any], stage: str, won: list[bool], episodes: Sequence[Episode], confidence: float) -> Row:
+def _row(
+    shared: Mapping[str, Any],
+    stage: str,
+    won: list[bool],
+    episodes: Sequence[Episode],
+    env: TextEnv,
+    confidence: float,
+) -> Row:
     tasks: dict[str, list[Attempt]] = {}
     for episode, win in zip(episodes, won, strict=True):
         tasks.setdefault(episode.task.id, []).append((answer_of(episode), win))
-    share = len(tasks) / max(1, len(won))  # attempts at one task are not independent
+    independent = len({env.counted_as(episode.task) for episode in episodes})
+    share = independent / max(1, len(won))  # neither attempts at a task are independent, nor tasks counted as one
     low, high = wilson(round(sum(won) * share), round(len(won) * share), confidence)
     return {
         **{key: shared[key] for key in ("arm", "env", "split")},
@@ -68,6 +77,7 @@ def _row(shared: Mapping[str, Any], stage: str, won: list[bool], episodes: Seque
         "return": _mean(episode.total_reward for episode in episodes),
         "steps": _mean(len(episode.steps) for episode in episodes),
         "steps_to_success": _mean(len(episode.steps) for episode, w in zip(episodes, won, strict=True) if w),
+        **({"tasks": independent} if independent < len(won) else {}),
         **_attempts(list(tasks.values())),
         **_illegal(episodes),
     }
@@ -78,7 +88,7 @@ def _attempts(tasks: Sequence[Sequence[Attempt]]) -> dict[str, float]:
     most_attempts = min(map(len, tasks), default=1)
     if most_attempts < 2:
         return {}
-    return {"tasks": len(tasks), **rates_at(attempt_counts(most_attempts)[1:], tasks)}  # pass@1 is the success
+    return rates_at(attempt_counts(most_attempts)[1:], tasks)  # pass@1 is the success
 
 
 def attempt_counts(most: int) -> list[int]:
@@ -153,7 +163,7 @@ def summarise(rows: Iterable[Row], confidence: float) -> list[Row]:
 
 def _pooled(key: tuple[Any, ...], group: list[Row], confidence: float) -> Row:
     episodes = sum(row["episodes"] for row in group)
-    tasks = [int(row.get("tasks") or row["episodes"]) for row in group]  # attempts at one task are not independent
+    tasks = [int(row.get("tasks") or row["episodes"]) for row in group]  # what intervals may count as independent
     won = round(sum(row["success"] * count for row, count in zip(group, tasks, strict=True)))
     low, high = wilson(won, sum(tasks), confidence)
     over_seeds = mean_interval([row["success"] for row in group], confidence)

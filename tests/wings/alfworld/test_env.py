@@ -12,6 +12,7 @@ from reflectrl.core.players import ExpertPlayer
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Task, UserError
 from reflectrl.learn.exploration import RewardShaping
+from reflectrl.learn.validation import evenly
 from reflectrl.tools.workbench.check import check_text_env
 from reflectrl.wings.alfworld.env import AlfworldEnv
 from reflectrl.wings.alfworld.game import SHORT_NAMES, TYPES, Game, to_json
@@ -249,6 +250,84 @@ class TestPlaying:
         play(env, task_of(env, "place"), "look")
         assert env.state().splitlines()[-1] == "New: nothing"
         assert env.teacher.analyse(env).startswith("The last command, look, brought nothing. ")
+
+
+class TestBothDialects:
+    """`dialect = "both"`: every game is two tasks."""
+
+    def test_the_games_stand_in_the_list_once_per_dialect(self, store: str, env: AlfworldEnv) -> None:
+        both = AlfworldEnv(games=store, dialect="both", variants=1)
+        current, paper = (both.tasks(f"train-{dialect}") for dialect in ("current", "paper"))
+        tasks = both.tasks("train")
+        assert [task for task in tasks if "dialect" not in task.payload] == [replace(t, split="train") for t in current]
+        assert [task for task in tasks if "dialect" in task.payload] == [replace(t, split="train") for t in paper]
+        assert len(tasks) == 48 and len({task.id for task in tasks}) == 48
+        assert [task.id for task in paper] == [f"{task.id}@paper" for task in current]
+        assert [task.payload for task in paper] == [{**task.payload, "dialect": "paper"} for task in current]
+        # Tasks of the current dialect are the same tasks as without the other one, so their logs stay valid.
+        assert [task for task in both.tasks("test") if "dialect" not in task.payload] == env.tasks("test")
+        assert [both.counted_as(task) for task in paper] == [task.id for task in current]
+        check_text_env(both)
+
+    @pytest.mark.parametrize("limit", [11, 12])
+    def test_half_of_the_tasks_are_every_game_once_in_either_dialect(self, store: str, limit: int) -> None:
+        tasks = AlfworldEnv(games=store, dialect="both", limit=limit).tasks("train")
+        drawn = evenly(tasks, limit)
+        assert len({task.payload["game"] for task in drawn}) == limit
+        assert 3 <= sum("dialect" in task.payload for task in drawn) <= 9
+
+    @pytest.mark.parametrize("dialect", ["current", "paper", "both"])
+    def test_a_split_s_name_may_ask_for_a_dialect(self, store: str, dialect: Any) -> None:
+        env = AlfworldEnv(games=store, dialect=dialect)
+        for asked, words in (("current", "You arrive at countertop 1."), ("paper", "You arrive at loc ")):
+            tasks = env.tasks(f"valid_seen-{asked}", "short")
+            assert tasks and {task.split for task in tasks} == {f"valid_seen-{asked}"}
+            for task in tasks:
+                play(env, task, "go to countertop 1")
+                assert env.spoken == asked and words in env.history()
+
+    def test_milestones_are_reached_in_both_dialects_alike(self, store: str) -> None:
+        env = AlfworldEnv(games=store, dialect="both", guide=True)
+        for kind in SHORT_NAMES.values():
+            rewards, actions = [], []
+            for task in env.tasks("test"):
+                if env.group(task) != kind:
+                    continue
+                env.reset(seed=0, options={"task": task})
+                steps = []
+                while not env.done:
+                    command = env.legal_actions()[env.teacher.expert_action(env)]
+                    _, reward, *_, info = env.step(env.teacher.expert_action(env))
+                    steps.append((reward, info["events"]))
+                    actions.append(command)
+                assert env.success
+                rewards.append(steps)
+            assert rewards[0] == rewards[1] and len(rewards) == 2
+            if kind != "light":
+                assert any(command.startswith("move ") for command in actions)
+                assert any(command.startswith("put ") for command in actions)
+
+    def test_a_saved_state_keeps_its_dialect(self, store: str) -> None:
+        env = AlfworldEnv(games=store, dialect="both")
+        current, paper = (
+            next(task for task in env.tasks(f"test-{dialect}") if env.group(task) == "place")
+            for dialect in ("current", "paper")
+        )
+        play(env, paper, "go to countertop 1", "take mug 2 from countertop 1")
+        saved = env.save()
+        play(env, current, "go to countertop 1", "take mug 2 from countertop 1")
+        assert "move mug 2 to countertop 1" in env.legal_actions()
+        env.restore(saved)
+        assert "put mug 2 in/on countertop 1" in env.legal_actions() and "loc " in env.history()
+
+    def test_unknown_splits_and_the_reference_engine_are_refused(self, store: str) -> None:
+        with pytest.raises(UserError, match="did you mean 'valid_seen-paper'"):
+            AlfworldEnv(games=store, dialect="both").tasks("valid_seen-papr")
+        reference = {"games": store, "engine": "textworld", "source": "DIR"}
+        with pytest.raises(UserError, match="needs source = DIR .* and the current dialect"):
+            AlfworldEnv(dialect="both", **reference)
+        with pytest.raises(UserError, match="has the current dialect only, so it cannot play 'test-paper'"):
+            AlfworldEnv(**reference).tasks("test-paper")
 
 
 class TestVariants:

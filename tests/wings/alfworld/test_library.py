@@ -284,7 +284,8 @@ class TestShelf:
 
     def test_without_that_split_those_that_are_there_are_named(self, official: Path, store: Path) -> None:
         import_games([official], store)
-        assert "'valid_unseen'; there are train, valid_seen" in refusal(lambda: open_shelf(store, "valid_unseen"))
+        said = refusal(lambda: open_shelf(store, "valid_unseen"))
+        assert "no games of valid_unseen, only of train, valid_seen: " in said and f"--store {store} --download" in said
 
     @pytest.mark.parametrize(
         ("old", "new", "line"), [('"id"', '"ID"', 1), ('"start":', '"Start":', 3), ('"inside":[[', '"inside":[', 2)]

@@ -137,6 +137,13 @@ class TextEnv(gym.Env[str, int], ABC):
         """Return the kind of a task, if results should be reported by kind as well; None if there are no kinds."""
         return None
 
+    def counted_as(self, task: Task) -> str:
+        """Return the name under which intervals count a task. Tasks that share it are not independent, and count once.
+
+        By default, that is the task's id. Override it if some tasks are the same problem in other words.
+        """
+        return task.id
+
     def card_settings(self) -> Mapping[str, Any]:
         """Return the settings for an exported agent's card: plain values that affect observations and actions."""
         return {"horizon": self.horizon}

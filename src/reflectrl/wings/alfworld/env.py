@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from reflectrl.core.envs.base import TextEnv, require_known
-from reflectrl.core.types import Outcome, Task, UserError
+from reflectrl.core.types import Outcome, Task, UserError, named_seed
 from reflectrl.wings.alfworld.beliefs import Beliefs
 from reflectrl.wings.alfworld.game import SHORT_NAMES, TYPES, Game
 from reflectrl.wings.alfworld.house import Dialect, House
@@ -28,7 +28,9 @@ SPLITS = {
     "train": "train", "validation": "valid_train", "test": "valid_seen",
     "valid_train": "valid_train", "valid_seen": "valid_seen", "valid_unseen": "valid_unseen",
 }  # fmt: skip
-"""Names of splits → the official sets."""
+"""Names of splits → the official sets. "-current" or "-paper" after a name asks for its tasks in that dialect."""
+
+DIALECTS: tuple[Dialect, ...] = ("current", "paper")
 
 SUBSETS = {"tomato-microwave": "pick_and_place_simple-Tomato-None-Microwave-*"}
 """Names of subsets → patterns of task folders. "tomato-microwave" is the subset of Reflect-RL."""
@@ -46,7 +48,9 @@ class AlfworldEnv(TextEnv):
         types: task types, by their full or short names ("heat"); none means all six.
         curriculum: stages before the last one: games with short and medium plans ("length"), or the task types one
             after another ("types").
-        dialect: wording of alfworld 0.4 ("current"), or of 0.3, which published prompts use ("paper").
+        dialect: wording of alfworld 0.4 ("current"), or of 0.3, which published prompts use ("paper"). With "both",
+            every game is two tasks, one per dialect. They are neighbours in the list, in an order drawn by game, so a
+            teacher that plays half of the tasks plays every game once, about half of them in each dialect.
         wording: the task as the reference words it ("template"), or as people wrote it ("human").
         expert: the teacher: "search" looks for things, "planner" knows where they are.
         status: show a summary below the history at every step: the task, what is in the hand, what is at the current
@@ -75,6 +79,7 @@ class AlfworldEnv(TextEnv):
 
     Attributes:
         house: current state of the household.
+        spoken: dialect of the current task.
         beliefs: knowledge of the household from the text so far.
         last: the last command; "" at the start.
         advice: the searching expert's advice for this step; None until it is asked.
@@ -96,7 +101,7 @@ class AlfworldEnv(TextEnv):
         subset: str = "",
         types: tuple[str, ...] = (),
         curriculum: Literal["length", "types"] = "length",
-        dialect: Dialect = "current",
+        dialect: Literal["current", "paper", "both"] = "current",
         wording: Literal["template", "human"] = "template",
         expert: Literal["search", "planner"] = "search",
         status: bool = True,
@@ -123,7 +128,8 @@ class AlfworldEnv(TextEnv):
             raise UserError("alfworld: engine 'textworld' needs source = DIR (official layout) and the current dialect")
         self.games, self.pattern = games, SUBSETS.get(subset, subset)
         self.types, self.curriculum = _full_names(types) or TYPES, curriculum
-        self.dialect, self.wording, self.expert = dialect, wording, expert
+        self.dialects = DIALECTS if dialect == "both" else (dialect,)
+        self.wording, self.expert = wording, expert
         self.status, self.recall, self.milestone, self.step_cost = status, recall, milestone, step_cost
         self.guide, self.prior, self.analysis = guide, prior, analysis
         self.variants, self.limit = variants, limit
@@ -138,31 +144,55 @@ class AlfworldEnv(TextEnv):
     # ---- tasks -----------------------------------------------------------------------------------------------------
 
     def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
-        require_known("alfworld", "split", split, list(self.official))
+        name, dialects = self._named(split)
         stage = stage or "all"
         require_known("alfworld", "stage", stage, self.stages)
-        entries = [entry for entry in self._entries(split) if self._is_in(entry, stage)]
-        variants = range(1 + self.variants if split == "train" else 1)  # 0 is the game as it is
-        if split == "validation" and self.official[split] == "train":  # variants that are not trained on
+        official = self.official[name]
+        entries = [entry for entry in self._entries(official) if self._is_in(entry, stage)]
+        variants = range(1 + self.variants if name == "train" else 1)  # 0 is the game as it is
+        if name == "validation" and official == "train":  # variants that are not trained on
             variants = range(self.variants + 1, self.variants + 3)
-        return [self._task_of(entry, split, stage, variant) for variant in variants for entry in entries]
-
-    def _task_of(self, entry: Entry, split: str, stage: str, variant: int) -> Task:
-        name = entry.id if not variant else f"{entry.id}#{variant}"
-        payload = {"game": entry.id, "set": self.official[split], "type": entry.type}
         # The name keeps results on generated games from being taken for ALFWorld scores.
-        env = "alfworld-generated" if self._shelf(self.official[split]).generated else "alfworld"
-        return Task(name, env, {**payload, "variant": variant} if variant else payload, split, stage)
+        env = "alfworld-generated" if self._shelf(official).generated else "alfworld"
+        tasks = list[Task]()
+        for variant in variants:
+            for entry in entries:
+                # A fixed order would give one dialect alone to tasks that are drawn evenly from the list.
+                drawn = named_seed("alfworld-dialect", entry.id) % 2
+                for dialect in dialects[::-1] if drawn else dialects:
+                    payload: dict[str, Any] = {"game": entry.id, "set": official, "type": entry.type}
+                    task_id = entry.id
+                    if variant:
+                        payload["variant"] = variant
+                        task_id += f"#{variant}"
+                    if dialect != self.dialects[0]:
+                        payload["dialect"] = dialect
+                        task_id += f"@{dialect}"
+                    tasks.append(Task(task_id, env, payload, split, stage))
+        return tasks
+
+    def _named(self, split: str) -> tuple[str, tuple[Dialect, ...]]:
+        """Return the name of a split without its dialect, and the dialects of its tasks."""
+        splits: dict[str, tuple[str, tuple[Dialect, ...]]] = {}
+        for name in self.official:
+            splits[name] = (name, self.dialects)
+            for dialect in DIALECTS:
+                splits[f"{name}-{dialect}"] = (name, (dialect,))
+        require_known("alfworld", "split", split, list(splits))
+        name, dialects = splits[split]
+        if self.engine == "textworld" and "paper" in dialects:
+            raise UserError(f"alfworld: engine 'textworld' has the current dialect only, so it cannot play {split!r}")
+        return name, dialects
 
     def _is_in(self, entry: Entry, stage: str) -> bool:
         if stage in SHORT_NAMES.values():
             return SHORT_NAMES[entry.type] == stage
         return entry.plan_length <= {"short": SHORT, "medium": MEDIUM}.get(stage, entry.plan_length)
 
-    def _entries(self, split: str) -> list[Entry]:
-        entries = [entry for entry in self._shelf(self.official[split]).entries if self._is_wanted(entry)]
+    def _entries(self, official: str) -> list[Entry]:
+        entries = [entry for entry in self._shelf(official).entries if self._is_wanted(entry)]
         if not entries:
-            raise UserError(f"alfworld: no games of {self.pattern or ', '.join(self.types)} in {self.official[split]}")
+            raise UserError(f"alfworld: no games of {self.pattern or ', '.join(self.types)} in {official}")
         count = min(self.limit or len(entries), len(entries))
         return [entries[index * len(entries) // count] for index in range(count)]
 
@@ -177,12 +207,17 @@ class AlfworldEnv(TextEnv):
         """Return the task type, by which results are reported too."""
         return SHORT_NAMES[task.payload["type"]]
 
+    def counted_as(self, task: Task) -> str:
+        """Return the task's name without its dialect: a game in two dialects is one game in intervals."""
+        return task.id.partition("@")[0]
+
     # ---- the world -------------------------------------------------------------------------------------------------
 
     def begin(self, task: Task) -> None:
         game = self._shelf(task.payload["set"]).game(task.payload["game"])
         if task.payload.get("variant"):
             game = redrawn(game, task.payload["variant"])
+        self.spoken = task.payload.get("dialect", self.dialects[0])
         self.house = self._started(game)
         words = game.description if self.wording == "template" or not game.wordings else game.wordings[0]
         self._introduction = self.house.introduction(words) + "\n"
@@ -193,7 +228,7 @@ class AlfworldEnv(TextEnv):
 
     def _started(self, game: Game) -> House | ReferenceHouse:
         if self.engine == "native":
-            return House(game, self.dialect)
+            return House(game, self.spoken)
         return ReferenceHouse.from_folder(self.source, game)
 
     def apply(self, action: str) -> Outcome:
@@ -231,10 +266,10 @@ class AlfworldEnv(TextEnv):
 
     def get_state(self) -> Any:
         texts = (self._introduction, self._text, self._recent, self.last, self._words)
-        return (self.house.game, self.house.get_state(), self.beliefs.copy(), self._reached, texts)
+        return (self.house.game, self.spoken, self.house.get_state(), self.beliefs.copy(), self._reached, texts)
 
     def set_state(self, state: Any) -> None:
-        game, house, beliefs, self._reached, texts = state
+        game, self.spoken, house, beliefs, self._reached, texts = state
         self._introduction, self._text, self._recent, self.last, self._words = texts
         self.house = self._started(game)
         self.house.set_state(house)

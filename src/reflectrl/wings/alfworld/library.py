@@ -117,10 +117,12 @@ def _opened(path: Path, changed: int, size: int, generated: bool) -> Shelf:
 
 
 def _absence(store: str | Path, folder: Path, split: str) -> str:
-    splits = splits_in(folder)
-    if splits:
-        return f"{folder} has no games of split {split!r}; there are {', '.join(splits)}"
     verb = "reflectrl data alfworld" + ("" if folder == data_folder("alfworld") else f" --store {store}")
+    if splits := splits_in(folder):
+        return (
+            f"{folder} has no games of {split}, only of {', '.join(splits)}: get the official ones with "
+            f"`{verb} --download` or `{verb} --from DIR`, or leave {split} out (`--eval.splits` of a run)"
+        )
     return (
         f"there are no ALFWorld games in {folder}: get them with `{verb} --download`, or `{verb} --from DIR` "
         f"(the official files), or make some with `{verb} --generate N`"
