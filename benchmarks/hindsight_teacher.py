@@ -51,6 +51,8 @@ class Settings:
     """Forms of text."""
     seeds: tuple[int, ...] = (0,)
     """Seeds of the run."""
+    policy: str = "policy"
+    """Checkpoint that plays and reads: "policy" is the SFT policy, "no-hindsight" that arm's after RL."""
     tasks: int = 64
     """Number of training tasks that the policy plays, once each."""
     by_kind: bool = False
@@ -104,7 +106,7 @@ def main(settings: Settings) -> None:
     print(f"| seed | text | {' | '.join(COLUMNS)} |")
     print("|---" * (2 + len(COLUMNS)) + "|")
     for seed in settings.seeds:
-        policy, writer = load_players(recipe, settings.run, seed)
+        policy, writer = load_players(recipe, settings.run / "checkpoints" / f"seed{seed}", seed, settings.policy)
         tasks = evenly(make(recipe.env).tasks("train"), settings.tasks)
         episodes = play_tasks(policy, partial(make, recipe.env), tasks, 1, named_seed(seed, "hindsight teacher"))
         for form in settings.texts:
@@ -115,10 +117,14 @@ def main(settings: Settings) -> None:
                     print(f"| | {kind} | {' | '.join(choices.row(kind))} |", flush=True)
 
 
-def load_players(recipe: Recipe, folder: Path, seed: int) -> tuple[Policy, Writer]:
-    """Load the SFT players of a run: the policy, which samples at the temperature of [rl], and the reflector."""
-    models = folder / "checkpoints" / f"seed{seed}"
-    lm, reflector_lm = load_pair(recipe, seed, models / "policy", models / "reflector")
+def load_players(recipe: Recipe, models: Path, seed: int, policy_name: str) -> tuple[Policy, Writer]:
+    """Load a policy, which samples at the temperature of [rl], and the reflector after SFT.
+
+    Args:
+        models: folder of the checkpoints of a seed.
+        policy_name: name of the policy's checkpoint.
+    """
+    lm, reflector_lm = load_pair(recipe, seed, models / policy_name, models / "reflector")
     assert lm is not None and reflector_lm is not None
     policy = make_policy(recipe, lm, Sampling(recipe.rl.temperature))
     return policy, partial(reflector_texts, make_reflector(recipe, reflector_lm))
