@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.players.simple import RandomPlayer
@@ -28,19 +29,48 @@ STRAY = 0.3
 """Chance of a random action before each action of a win, in the copies with detours."""
 
 
-@dataclass
-class Point:
-    """Point of an episode that the search can return to.
+class Points:
+    """Points of an episode that the search can return to, in the order in which they were found.
+
+    A search chooses among tens of thousands of them before each exploration, so what the choice depends on is kept in
+    arrays that grow.
 
     Attributes:
-        actions: the fewest known actions that lead there.
-        earned: sum of the rewards above 0 on the way. Costs are left out: they would keep the search near the start.
-        visits: number of explorations that began there.
+        actions: for each point, the fewest known actions that lead there.
     """
 
-    actions: tuple[str, ...]
-    earned: float
-    visits: int = 0
+    def __init__(self) -> None:
+        self.actions = list[tuple[str, ...]]()
+        self._index_of: dict[str, int] = {}
+        self._rows = np.zeros((1024, 3))  # earned, visits, number of actions
+
+    @property
+    def earned_P(self) -> NDArray[np.float64]:
+        """Sum of the rewards above 0 on the way. Costs are left out: they would keep the search near the start."""
+        return self._rows[: len(self.actions), 0]
+
+    @property
+    def visits_P(self) -> NDArray[np.float64]:
+        """Number of explorations that began at each point."""
+        return self._rows[: len(self.actions), 1]
+
+    @property
+    def depths_P(self) -> NDArray[np.float64]:
+        """Number of actions that lead to each point."""
+        return self._rows[: len(self.actions), 2]
+
+    def add(self, key: str, actions: tuple[str, ...], earned: float) -> None:
+        """Remember a new point, or a shorter way to a known one."""
+        index = self._index_of.get(key)
+        if index is None:
+            index = self._index_of[key] = len(self.actions)
+            self.actions.append(actions)
+            if index == len(self._rows):
+                self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+        elif len(actions) >= len(self.actions[index]):
+            return
+        self.actions[index] = actions
+        self._rows[index, 0], self._rows[index, 2] = earned, len(actions)
 
 
 class Search:
@@ -56,7 +86,8 @@ class Search:
 
     def __init__(self, env: TextEnv, task: Task, seed: int) -> None:
         self.env, self.task, self.seed, self.steps = env, task, seed, 0
-        self.points = {"": Point((), 0.0)}
+        self.points = Points()
+        self.points.add("", (), 0.0)
         self.rng = np.random.default_rng(named_seed(seed, "search"))
 
     def find(self, most_steps: int) -> tuple[str, ...] | None:
@@ -68,32 +99,31 @@ class Search:
                 return self.shorten(won)
         return None
 
-    def _choose(self) -> Point:
-        """Draw a point. Rarely visited points, and points that have earned more, are drawn more often.
+    def _choose(self) -> int:
+        """Draw the index of a point. Rarely visited points, and points that have earned more, are drawn more often.
 
         A quarter of the explorations begin at the start, and for another quarter the number of actions is drawn first.
         Otherwise, if early mistakes cannot be undone, most points would lie after a mistake and lead nowhere, and
         hardly any exploration would begin before it.
         """
-        points, kind = list(self.points.values()), self.rng.random()
+        points, kind = self.points, self.rng.random()
         if kind < 0.25:
-            return points[0]
+            return 0
+        among_P = np.arange(len(points.actions))
         if kind < 0.5:
-            depths = sorted({len(point.actions) for point in points})
-            depth = depths[int(self.rng.integers(len(depths)))]
-            points = [point for point in points if len(point.actions) == depth]
-        earned = np.array([point.earned for point in points])
+            depths = np.unique(points.depths_P)
+            among_P = np.flatnonzero(points.depths_P == depths[int(self.rng.integers(len(depths)))])
+        earned = points.earned_P[among_P]
         spread = float(earned.max() - earned.min()) or 1.0
-        weights = np.exp(2 * (earned - earned.max()) / spread)
-        weights = weights / np.sqrt([1 + point.visits for point in points])
-        point = points[int(self.rng.choice(len(points), p=weights / weights.sum()))]
-        point.visits += 1
-        return point
+        weights = np.exp(2 * (earned - earned.max()) / spread) / np.sqrt(1 + points.visits_P[among_P])
+        index = int(among_P[self.rng.choice(len(among_P), p=weights / weights.sum())])
+        points.visits_P[index] += 1
+        return index
 
-    def _explore(self, point: Point) -> tuple[str, ...] | None:
+    def _explore(self, point: int) -> tuple[str, ...] | None:
         """Return to a point, and act at random from there. Return the actions if the episode was won."""
-        now = self._repeat(point.actions)
-        actions, earned = list(point.actions), point.earned
+        actions, earned = list(self.points.actions[point]), float(self.points.earned_P[point])
+        now = self._repeat(actions)
         # Short walks explore around many points, long ones may reach what lies far off: lengths of every scale.
         for _ in range(int(self.env.horizon ** self.rng.random())):
             if now is None or now.done:
@@ -109,16 +139,11 @@ class Search:
         return None
 
     def _note(self, now: TimeStep, actions: tuple[str, ...], earned: float) -> None:
-        """Remember a new point, or a shorter way to a known one."""
+        """Remember the state that was reached."""
         seen = now.observation
         # The sum of rewards distinguishes points whose texts are equal, for instance before and after taking a key.
         text = "\x1f".join((seen.state, *seen.actions, f"{earned:.1f}"))
-        key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        point = self.points.get(key)
-        if point is None:
-            self.points[key] = Point(actions, earned)
-        elif len(actions) < len(point.actions):
-            point.actions, point.earned = actions, earned
+        self.points.add(hashlib.blake2b(text.encode(), digest_size=8).hexdigest(), actions, earned)
 
     def shorten(self, actions: tuple[str, ...]) -> tuple[str, ...]:
         """Leave out actions without which the same episode is still won, long stretches first."""
