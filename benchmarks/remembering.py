@@ -63,7 +63,7 @@ RL: Mapping[str, Any] = {
     "schedule": "linear", "critic_warmup": 3, "critic_lr": 1e-3, "gamma": 0.98, "max_grad_norm": 0.5, "eval_every": 10,
     "eval_episodes": 60, "eval_sampling": "sampled",
 }  # fmt: skip
-"""Settings of online RL in all worlds, those of the recipe alfworld-few."""
+"""Settings of online RL in all worlds, as in the recipe alfworld-few."""
 WRITTEN: Mapping[World, Mapping[str, Any]] = {"alfworld": {"status": True, "guide": True}}
 """Settings with which an environment shows its own notes."""
 
