@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -39,7 +38,7 @@ from reflectrl.serving.endpoints.config import EndpointConfig, TeacherConfig
 from tests.learn.conftest import Rooms
 from tests.methods.conftest import Resumed, same_weights
 from tests.runs.alone import of_methods, require_made_alone
-from tests.serving.endpoints.scripted import ChatServer, drop, serving
+from tests.serving.endpoints.scripted import ChatServer, interrupted, serving
 
 Like = Callable[..., Recipe]
 
@@ -279,39 +278,23 @@ def test_after_a_spent_budget_and_the_servers_death_it_ends_as_if_nothing_had_be
     undisturbed: tuple[Path, list[str]], tmp_path: Path, capsys: Any
 ) -> None:
     whole, all_asked = undisturbed
-    asked = list[str]()
 
-    def answer(request: dict[str, Any]) -> str:
-        asked.append(words_of(request))
-        return said(request)
+    def run(url: str, *more: str) -> int:
+        trust = ["--trust"] if more else []  # the first time only: the run remembers it
+        return main(command(tmp_path, url, *trust, *more))
 
-    with ChatServer() as first:
-        running = threading.Thread(target=first.serve_forever, kwargs={"poll_interval": 0.01})
-        running.start()
-        first.reply = answer
-        assert main(command(tmp_path, first.url, "--trust", "--endpoint.max_requests", "3")) == 2
-        out, error = capsys.readouterr()
-        assert f"texts in hindsight by {first.url}: at most 80 requests" in out
-        assert "the budget is spent (max_requests = 3)" in error and error.count("\n") == 1 and len(asked) == 3
-
-        def dying(request: dict[str, Any]) -> Any:
-            if len(asked) < len(all_asked) - 4:
-                return answer(request)
-            threading.Thread(target=first.shutdown).start()
-            return drop
-
-        first.reply = dying
-        assert main(command(tmp_path, first.url)) == 2
-        error = capsys.readouterr().err
-        assert f"endpoint {first.url} (model m): " in error and error.count("\n") == 1
-        running.join()
-        port = first.server_port
-    with serving(port) as second:
-        second.reply = answer
-        assert main(command(tmp_path, second.url)) == 0
+    asked = [words_of(request) for request in interrupted(run, said, len(all_asked), capsys)]
     assert len(set(asked)) == len(asked) and set(asked) == set(all_asked)
     one, other = weights(tmp_path), weights(whole)
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items()) and metrics(tmp_path) == metrics(whole)
+
+
+def test_the_largest_number_of_requests_is_printed_before_the_first(
+    server: ChatServer, tmp_path: Path, capsys: Any
+) -> None:
+    server.reply = said
+    assert main(command(tmp_path, server.url, "--trust", "--endpoint.max_requests", "1")) == 2
+    assert f"texts in hindsight by {server.url}: at most 80 requests" in capsys.readouterr().out
 
 
 def test_a_file_from_elsewhere_asks_nobody(server: ChatServer, tmp_path: Path, capsys: Any) -> None:

@@ -99,3 +99,48 @@ def serving(port: int = 0) -> Iterator[ChatServer]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def interrupted(
+    run: Callable[..., int], said: Callable[[dict[str, Any]], str], questions: int, capsys: Any
+) -> list[dict[str, Any]]:
+    """Run with a budget of three requests, with a server that dies before the last four questions, and to the end.
+
+    Args:
+        run: takes the server's address and further words of the command; returns the exit status.
+        said: the server's answer to a request.
+        questions: number of requests of an undisturbed run.
+
+    Returns:
+        The requests that were answered.
+    """
+    answered = list[dict[str, Any]]()
+
+    def answer(request: dict[str, Any]) -> str:
+        answered.append(request)
+        return said(request)
+
+    with ChatServer() as first:
+        running = threading.Thread(target=first.serve_forever, kwargs={"poll_interval": 0.01})
+        running.start()
+        first.reply = answer
+        assert run(first.url, "--endpoint.max_requests", "3") == 2
+        error = capsys.readouterr().err
+        assert "the budget is spent (max_requests = 3)" in error and error.count("\n") == 1 and len(answered) == 3
+
+        def dying(request: dict[str, Any]) -> Any:
+            if len(answered) < questions - 4:
+                return answer(request)
+            threading.Thread(target=first.shutdown).start()
+            return drop
+
+        first.reply = dying
+        assert run(first.url) == 2
+        error = capsys.readouterr().err
+        assert f"endpoint {first.url} (model m): " in error and error.count("\n") == 1
+        running.join()
+        port = first.server_port
+    with serving(port) as second:
+        second.reply = answer
+        assert run(second.url) == 0
+    return answered

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from safetensors.torch import load_file
 
 from reflectrl.cli import main
 from reflectrl.core.episodes import read_episodes
-from tests.serving.endpoints.scripted import ChatServer, drop, serving
+from tests.serving.endpoints.scripted import ChatServer, interrupted, serving
 
 RECIPE = """
 arms = ["speaker"]
@@ -83,34 +82,12 @@ def test_after_a_spent_budget_and_the_servers_death_it_ends_as_if_nothing_had_be
     undisturbed: tuple[Path, list[str]], tmp_path: Path, capsys: Any
 ) -> None:
     whole, all_asked = undisturbed
-    asked = list[str]()
 
-    def answer(request: dict[str, Any]) -> str:
-        asked.append(json.dumps(request["messages"]))
-        return said(request)
+    def run(url: str, *more: str) -> int:
+        return main(words(tmp_path, url, *more))
 
-    with ChatServer() as first:
-        running = threading.Thread(target=first.serve_forever, kwargs={"poll_interval": 0.01})
-        running.start()
-        first.reply = answer
-        assert main(words(tmp_path, first.url, "--endpoint.max_requests", "3")) == 2
-        assert "the budget is spent (max_requests = 3)" in capsys.readouterr().err and len(asked) == 3
-
-        def dying(request: dict[str, Any]) -> Any:
-            if len(asked) < len(all_asked) - 4:
-                return answer(request)
-            threading.Thread(target=first.shutdown).start()
-            return drop
-
-        first.reply = dying
-        assert main(words(tmp_path, first.url)) == 2
-        error = capsys.readouterr().err
-        assert f"endpoint {first.url} (model m): " in error and error.count("\n") == 1
-        running.join()
-        port = first.server_port
-    with serving(port) as second:
-        second.reply = answer
-        assert main(words(tmp_path, second.url)) == 0
+    requests = interrupted(run, said, len(all_asked), capsys)
+    asked = [json.dumps(request["messages"]) for request in requests]
     assert len(set(asked)) == len(asked) and set(asked) == set(all_asked)
     assert same(weights(tmp_path), weights(whole)) and metrics(tmp_path) == metrics(whole)
 
