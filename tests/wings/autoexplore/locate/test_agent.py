@@ -32,13 +32,19 @@ def finder(repo: Path) -> Finder:
 
 
 def test_an_agent_walks_to_an_answer(agent: Agent, finder: Finder) -> None:
+    first = agent.walk(finder, QUESTION)
     walked = agent.walk(finder, QUESTION)
     assert [stride.action for stride in walked.strides] == [
         step.observation.actions[step.action] for step in walked.episode.steps
     ]
     assert all(0 <= (stride.probability or -1) <= 1 and stride.reflection is not None for stride in walked.strides)
     assert {path for path, _ in walked.ranking} <= set(finder.repository.files)
-    assert agent.walk(finder, QUESTION) == walked  # greedy, and nothing is left over from the first time
+    assert agent.walk(finder, QUESTION) == walked  # greedy, and nothing is left over from the time before
+    # The first walk reads the system prompt, and later ones keep it, so on some processors they are rounded otherwise.
+    assert [(stride.action, stride.reflection, stride.output) for stride in first.strides] == [
+        (stride.action, stride.reflection, stride.output) for stride in walked.strides
+    ]
+    assert dict(first.ranking) == pytest.approx(dict(walked.ranking), abs=1e-6)
 
 
 def test_the_identified_file_comes_first_then_the_probable_ones_then_those_of_the_search(

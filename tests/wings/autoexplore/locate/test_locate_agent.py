@@ -78,6 +78,7 @@ def test_ten_thousand_words(repo: Path, agent_folder: Path, capsys: Any) -> None
 
 def test_locators_share_an_agent(repo: Path, agent_folder: Path) -> None:
     agent = Agent.load(agent_folder)
+    Locator(repo, agent=agent).locate(QUESTION, 3)  # reads the system prompt, which the agent keeps from then on
     answer = Locator(repo, agent=agent).locate(QUESTION, 3)
     assert answer == Locator(repo, agent=agent).locate(QUESTION, 3)
     assert answer.method == "agent" and answer.walked is not None
