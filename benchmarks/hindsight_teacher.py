@@ -28,7 +28,15 @@ from reflectrl.core.types import Episode, Sampling, named_seed
 from reflectrl.learn.losses import categorical_kl
 from reflectrl.learn.steps import Steps, flatten
 from reflectrl.learn.validation import evenly
-from reflectrl.methods.hindsight import HindsightConfig, HindsightTexts, Writer, reflector_texts, scored
+from reflectrl.methods.hindsight import (
+    HindsightConfig,
+    HindsightTexts,
+    Writer,
+    label_orders,
+    reflector_texts,
+    scored,
+    with_texts,
+)
 from reflectrl.methods.offline import play_tasks
 from reflectrl.models.players import Policy
 from reflectrl.runs.calibration import best_actions
@@ -142,18 +150,14 @@ def choices_of(
     with closing(HindsightTexts(partial(make, recipe.env), settings, seed, writer=writer)) as source:
         texts = source.texts(policy, episodes)
     steps = flatten(policy, episodes, recipe.rl.gamma)
-    orders = [step.choice.order if step.choice else () for episode in episodes for step in episode.steps]
-    informed = [
-        policy.prompt(seen, text, order) if text is not None else prompt
-        for seen, text, order, prompt in zip(steps.observations, texts, orders, steps.prompts, strict=True)
-    ]
+    orders = label_orders(episodes)
     without_NA = scored(policy, steps, recipe.rl.minibatch)
     kinds, expert_NA = expert_choices(recipe, episodes, steps, orders, without_NA)
     return Choices(
         kinds=kinds,
         expert_NA=expert_NA,
         without_NA=without_NA,
-        with_NA=scored(policy, replace(steps, prompts=informed), recipe.rl.minibatch),
+        with_NA=scored(policy, with_texts(policy, steps, texts, orders), recipe.rl.minibatch),
         written_N=torch.tensor([text is not None for text in texts]),
     )
 

@@ -326,13 +326,9 @@ class HindsightTexts:
 
         policy, learned, config = rollouts.policy, rollouts.latest.learned, rollouts.config
         steps = flatten(policy, learned, config.gamma, rollouts.shaping)
-        orders = [step.choice.order if step.choice else () for episode in learned for step in episode.steps]
-        informed = [
-            policy.prompt(seen, text, order) if text is not None else prompt
-            for seen, text, order, prompt in zip(steps.observations, texts, orders, steps.prompts, strict=True)
-        ]
         without_NA = scored(policy, steps, config.minibatch)
-        teacher_NA = scored(self.reader or policy, replace(steps, prompts=informed), config.minibatch)
+        informed = with_texts(policy, steps, texts, label_orders(learned))
+        teacher_NA = scored(self.reader or policy, informed, config.minibatch)
         chosen_N1 = steps.labels_N[:, None]
         gains_N = (teacher_NA.gather(1, chosen_N1) - without_NA.gather(1, chosen_N1))[:, 0]
         won_N = torch.tensor([float(episode.success) for episode in learned for _ in episode.steps])
@@ -345,6 +341,24 @@ class HindsightTexts:
         """Return the weighted loss of some steps, given the policy's log-probabilities [n, A] for them."""
         teacher_nA, gates_n = teacher_NA[index, : logp_NA.shape[1]], gates_N[index]
         return self.settings.coef * hindsight_loss(logp_NA, teacher_nA.to(logp_NA.device), gates_n.to(logp_NA.device))
+
+
+def label_orders(episodes: Sequence[Episode]) -> list[tuple[int, ...]]:
+    """Return, for each step of some episodes, the order in which its prompt lists the actions; () for the usual one."""
+    orders = list[tuple[int, ...]]()
+    for episode in episodes:
+        for step in episode.steps:
+            orders.append(step.choice.order if step.choice else ())
+    return orders
+
+
+def with_texts(policy: Policy, steps: Steps, texts: Sequence[str | None], orders: Sequence[tuple[int, ...]]) -> Steps:
+    """Return the same steps with a text in the place of each reflection. Steps without a text keep their prompt."""
+    prompts = list(steps.prompts)
+    for index, (text, order) in enumerate(zip(texts, orders, strict=True)):
+        if text is not None:
+            prompts[index] = policy.prompt(steps.observations[index], text, order)
+    return replace(steps, prompts=prompts)
 
 
 def scored(policy: Policy, steps: Steps, size: int) -> Tensor:
