@@ -65,6 +65,10 @@ def contents(path: str, data: bytes, complete: bool) -> Contents:
 def _may_be_encoded(path: str, data: bytes) -> bool:
     if path.endswith(_ENCODED_SUFFIXES) or any(mark in data for mark in _ENCODED):
         return True
+    # A longer line covers half as long a block without an end of a line. Looking for one is faster than splitting.
+    half = LONG_LINE // 2
+    if all(data.find(b"\n", start, start + half) >= 0 for start in range(0, len(data) - half, half)):
+        return False
     return max(map(len, data.split(b"\n")), default=0) > LONG_LINE
 
 
