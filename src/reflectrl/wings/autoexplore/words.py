@@ -89,7 +89,7 @@ def _parts(run: str) -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=1 << 16)
 def _pair(piece: str) -> tuple[str, str] | None:
-    """Return a piece in lower case with its stemmed word; None for a stop word. Many runs consist of the same pieces."""
+    """Return a piece in lower case with its stemmed word; None for a stop word. Runs share many pieces."""
     lower = piece.lower()
     pair = lower, stem(lower)
     return pair if STOP_WORDS.isdisjoint(pair) else None

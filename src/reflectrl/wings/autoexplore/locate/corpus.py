@@ -15,7 +15,7 @@ from reflectrl.wings.autoexplore.locate.segments import COLUMNS, Segment
 Files = NDArray[np.int32]
 Counts = NDArray[np.float32]
 Places = NDArray[np.uint8]
-Place = tuple[int, int]
+Location = tuple[int, int]
 """Number of a segment, and of a file in it."""
 
 
@@ -23,7 +23,7 @@ class Corpus:
     """Searchable files, sorted by path.
 
     Args:
-        places: path → number of the segment that holds the file, and its number there.
+        locations: path → number of the segment that holds the file, and its number there.
         segments: segments by number.
 
     Attributes:
@@ -33,8 +33,8 @@ class Corpus:
         folders: number of each file's folder.
     """
 
-    def __init__(self, places: Mapping[str, Place], segments: Mapping[int, Segment]) -> None:
-        self.paths = sorted(places)
+    def __init__(self, locations: Mapping[str, Location], segments: Mapping[int, Segment]) -> None:
+        self.paths = sorted(locations)
         self.segments = dict(segments)
         self._numbers: dict[int, Files] = {}
         self._columns: dict[str, NDArray[Any]] = {
@@ -42,26 +42,26 @@ class Corpus:
         }
         self._folder_numbers: dict[str, int] = {}
         self.folders = np.array([self._folder_of(path) for path in self.paths], np.int32)
-        self._place({path: index for index, path in enumerate(self.paths)}, places, segments)
+        self._take_in({path: index for index, path in enumerate(self.paths)}, locations, segments)
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def update(self, gone: Iterable[str], places: Mapping[str, Place], segments: Mapping[int, Segment]) -> None:
+    def update(self, gone: Iterable[str], locations: Mapping[str, Location], segments: Mapping[int, Segment]) -> None:
         """Bring the corpus up to date with a few changes; equals a new one.
 
         Args:
             gone: paths of files that are not there any more; others are ignored.
-            places: as for a new corpus, of new and changed files.
+            locations: as for a new corpus, of new and changed files.
             segments: new segments, which hold all of these files.
         """
         self._remove(sorted(path for path in gone if self._has(path)))
-        self._insert(sorted(path for path in places if not self._has(path)))
-        indices = {path: bisect_left(self.paths, path) for path in places}
+        self._insert(sorted(path for path in locations if not self._has(path)))
+        indices = {path: bisect_left(self.paths, path) for path in locations}
         unchanged = np.arange(len(self.paths), dtype=np.int32)
         unchanged[list(indices.values())] = -1
         self._renumber(unchanged)
-        self._place(indices, places, segments)
+        self._take_in(indices, locations, segments)
 
     def is_held(self, segment: int) -> NDArray[np.bool_]:
         """Return for each file of a segment whether it is the version that is searched."""
@@ -113,12 +113,14 @@ class Corpus:
     def _folder_of(self, path: str) -> int:
         return self._folder_numbers.setdefault(path.rpartition("/")[0], len(self._folder_numbers))
 
-    def _place(self, indices: Mapping[str, int], places: Mapping[str, Place], segments: Mapping[int, Segment]) -> None:
+    def _take_in(
+        self, indices: Mapping[str, int], locations: Mapping[str, Location], segments: Mapping[int, Segment]
+    ) -> None:
         """Take in new segments, and drop those that hold no file any more."""
         for segment_number, segment in segments.items():
             self.segments[segment_number] = segment
             self._numbers[segment_number] = np.full(len(segment), -1, np.int32)
-        for path, (segment_number, number) in places.items():
+        for path, (segment_number, number) in locations.items():
             self._numbers[segment_number][number] = indices[path]
         for segment_number, segment in segments.items():
             is_held = self.is_held(segment_number)

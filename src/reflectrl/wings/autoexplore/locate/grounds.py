@@ -18,7 +18,7 @@ from reflectrl.wings.autoexplore.locate import kinds
 from reflectrl.wings.autoexplore.locate.corpus import Corpus
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
 from reflectrl.wings.autoexplore.locate.meaning import Kin, Meaning, Telling
-from reflectrl.wings.autoexplore.locate.passages import ReadFile, prepare_vectors
+from reflectrl.wings.autoexplore.locate.passages import ReadFile, prepare_vectors, rule_out
 from reflectrl.wings.autoexplore.locate.segments import CODE, COMMENT_SHIFT, DEFINED, FOLDER, HEAD, STEM
 from reflectrl.wings.autoexplore.words import words
 
@@ -289,8 +289,9 @@ def _of_references(
     corpus: Corpus, first: NDArray[np.int32], texts: Mapping[int, ReadFile], column: NDArray[np.float32]
 ) -> None:
     """Add the share of the other files that were read and that name this file, as its callers do."""
-    for row in texts:
-        stem = corpus.paths[int(first[row])].rpartition("/")[2].partition(".")[0].lower()
+    stems = {row: corpus.paths[int(first[row])].rpartition("/")[2].partition(".")[0].lower() for row in texts}
+    rule_out(texts.values(), list(dict.fromkeys(stem for stem in stems.values() if len(stem) >= SHORT_STEM)))
+    for row, stem in stems.items():
         if len(stem) < SHORT_STEM:
             continue
         naming = [other for other, file in texts.items() if other != row and file.mentions(stem)]

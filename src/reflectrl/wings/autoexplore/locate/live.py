@@ -22,7 +22,7 @@ from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.index import Filters, Index, Visited, Walk
 from reflectrl.wings.autoexplore.locate.arrays import digest
 from reflectrl.wings.autoexplore.locate.contents import bytes_to_read, contents
-from reflectrl.wings.autoexplore.locate.corpus import Corpus, Place
+from reflectrl.wings.autoexplore.locate.corpus import Corpus, Location
 from reflectrl.wings.autoexplore.locate.passages import ReadFile
 from reflectrl.wings.autoexplore.locate.segments import Segment, SegmentBuilder, merged
 from reflectrl.wings.autoexplore.locate.store import Arrays, Entry, Store, cache_folder, name_of
@@ -186,10 +186,10 @@ class LiveIndex:
             self._listing.entries.pop(path, None)
         self._listing.entries.update(entries)
         if in_place:
-            self.corpus.update(removed, _places(entries), _as_segments(segments))
+            self.corpus.update(removed, _locations(entries), _as_segments(segments))
             entries |= self._merge_small(segments)
         else:
-            self.corpus = Corpus(_places(self._listing.entries), _as_segments(self._arrays))
+            self.corpus = Corpus(_locations(self._listing.entries), _as_segments(self._arrays))
         for number in self._arrays.keys() - self.corpus.segments.keys():
             del self._arrays[number]
             self._listing.segments[number] = ""
@@ -232,7 +232,7 @@ class LiveIndex:
             former = self._listing.entries[path]
             entries[path] = Entry(former.stamp, former.content, segment, number)
         self._listing.entries.update(entries)
-        self.corpus.update((), _places(entries), {segment: Segment(arrays)})
+        self.corpus.update((), _locations(entries), {segment: Segment(arrays)})
         return entries
 
     def _scanned(self, paths: Sequence[str]) -> list[Scanned]:
@@ -273,7 +273,7 @@ class LiveIndex:
         return [self.corpus.paths[file] for file in np.flatnonzero(self.corpus.remarks & bit).tolist()]
 
 
-def _places(entries: Mapping[str, Entry]) -> dict[str, Place]:
+def _locations(entries: Mapping[str, Entry]) -> dict[str, Location]:
     """Return path → segment and number, for the files that are searched."""
     return {path: (entry.segment, entry.number) for path, entry in entries.items() if entry.segment >= 0}
 

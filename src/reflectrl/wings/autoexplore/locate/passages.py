@@ -22,9 +22,13 @@ PARAGRAPH_LINES = 25
 MOST_PASSAGES = 400
 MOST_REMEMBERED = 512
 """Number of words whose occurrences in a file are remembered."""
+WORTH_RULING_OUT = 8
+"""Number of names from which on it is faster to rule some out than to search a text for all of them."""
 _SMALL = re.compile(r"[a-z]*")
 _GRAM = 8
 """Number of characters that are compared as one number."""
+_FOUR, _GRAM_BITS = 4, 15
+"""Number of characters by which names are ruled out, and the bits of their hash."""
 
 
 class ReadFile:
@@ -140,6 +144,32 @@ def prepare_vectors(files: Iterable[ReadFile], meaning: Meaning) -> None:
             file._vectors = meaning, of_file
 
 
+def rule_out(files: Iterable[ReadFile], names: Sequence[str]) -> None:
+    """Note which names do not occur in files, to speed up `mentions`: some four characters of theirs are not there."""
+    names = [name for name in names if name.isascii() and len(name) >= _FOUR]
+    if not names:
+        return
+    grams_N = [_grams_of(name.encode()) for name in names]
+    starts_N = np.cumsum([0, *map(len, grams_N[:-1])])
+    grams = np.concatenate(grams_N)
+    for file in files:
+        if sum(name not in file._mentioned for name in names) < WORTH_RULING_OUT:
+            continue
+        _make_room(file._mentioned)
+        is_held = np.zeros(1 << _GRAM_BITS, bool)
+        is_held[_grams_of(file.lower.encode("ascii", "replace"))] = True
+        is_possible_N = np.logical_and.reduceat(is_held[grams], starts_N)
+        file._mentioned.update((names[i], False) for i in np.flatnonzero(~is_possible_N).tolist())
+
+
+def _grams_of(data: bytes) -> NDArray[np.uint32]:
+    """Return a small number for each four characters that follow each other. Few of these have the same number."""
+    size = max(len(data) - _FOUR + 1, 0)
+    grams = np.ndarray((size,), np.dtype("<u4"), data, strides=(1,))
+    numbers: NDArray[np.uint32] = grams * np.uint32(2654435761) >> np.uint32(32 - _GRAM_BITS)  # Knuth's hash
+    return numbers
+
+
 def _lower(text: str) -> str:
     """Return a text in lower case, character by character, so that offsets stay the same."""
     # `str.lower` does the same, and much faster, except for two letters.
@@ -189,7 +219,8 @@ class _Prefix(NamedTuple):
     Attributes:
         text: the prefix.
         is_plain: it consists of ASCII letters and digits.
-        gram, mask: its first eight characters as a number, and the bits of that number; None if `_Parts` cannot find it.
+        gram: its first eight characters as a number; None if `_Parts` cannot find it.
+        mask: the bits of that number.
     """
 
     text: str

@@ -167,20 +167,20 @@ def merged(parts: Sequence[tuple[Mapping[str, NDArray[np.generic]], NDArray[np.b
     Args:
         parts: arrays of segments, each with a mask of the files to keep. The files keep their order.
     """
-    keys, files, chosen, kept_files = list[NDArray[Any]](), list[NDArray[Any]](), list[NDArray[Any]](), 0
+    keys, files, selected, kept_files = list[NDArray[Any]](), list[NDArray[Any]](), list[NDArray[Any]](), 0
     for arrays, is_kept in parts:
         new_numbers = kept_files + is_kept.cumsum() - 1
-        is_chosen = is_kept[arrays["files"]]
-        keys.append(np.repeat(arrays["keys"], np.diff(arrays["starts"]))[is_chosen])
-        files.append(new_numbers[arrays["files"][is_chosen]])
-        chosen.append(is_chosen)
+        is_selected = is_kept[arrays["files"]]
+        keys.append(np.repeat(arrays["keys"], np.diff(arrays["starts"]))[is_selected])
+        files.append(new_numbers[arrays["files"][is_selected]])
+        selected.append(is_selected)
         kept_files += int(is_kept.sum())
     key_P, file_P = np.concatenate(keys), np.concatenate(files)
     order = np.lexsort((file_P, key_P))
     keys_W, counts_W = np.unique(key_P, return_counts=True)
 
     def gathered(name: str) -> NDArray[Any]:
-        columns = [arrays[name][mask] for (arrays, _), mask in zip(parts, chosen, strict=True)]
+        columns = [arrays[name][mask] for (arrays, _), mask in zip(parts, selected, strict=True)]
         return np.concatenate(columns)[order]
 
     return {
