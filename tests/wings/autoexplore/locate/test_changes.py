@@ -173,3 +173,23 @@ def test_a_file_that_comes_back_is_not_taken_for_another(tmp_path: Path, monkeyp
     (tmp_path / "late.py").rename(repo / "late.py")
     agrees(Engine(repo), repo)
     assert [hit.path for hit in Engine(repo).search("persimmon", 5)] == ["late.py"]
+
+
+def test_a_lost_segment_of_a_file_that_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = make_repo(tmp_path / "repo")
+    LiveIndex(repo)
+    base = store.cache_folder()
+    assert base is not None
+    before = set(base.rglob("*.segment"))
+    (repo / "late.py").write_text("def persimmon():\n    return 'late'\n")
+    monkeypatch.setattr(store, "MOST_RECENT", 0)
+    LiveIndex(repo)
+    monkeypatch.setattr(store, "MOST_RECENT", 100)
+    (lost,) = set(base.rglob("*.segment")) - before
+    lost.unlink()
+    (repo / "late.py").rename(tmp_path / "late.py")
+    (repo / "other.py").write_text("def quince():\n    return 'other'\n")
+    LiveIndex(repo)
+    (tmp_path / "late.py").rename(repo / "late.py")
+    agrees(Engine(repo), repo)
+    assert [hit.path for hit in Engine(repo).search("persimmon", 5)] == ["late.py"]

@@ -118,8 +118,9 @@ class Store:
             except DamagedError:
                 missing.add(number)
                 listing.segments[number] = ""
-        if missing:
-            listing.entries = {path: entry for path, entry in listing.entries.items() if entry.segment not in missing}
+        for path in [path for path, entry in listing.entries.items() if entry.segment in missing]:
+            del listing.entries[path]
+            self._recent[path] = None  # its entry in the saved list must not be taken for one of a later segment
         return listing, arrays
 
     def _with_recent(self, listing: Listing, saved: Arrays) -> Listing:
