@@ -182,12 +182,13 @@ class LiveIndex:
             segment = self._add_segment(part.arrays, segments)
             for number, path in enumerate(part.paths):
                 entries[path] = Entry(part.stamps[number], part.digests[number], segment, number)
+        self._store.note((*gone, *entries))
         for path in gone:
             self._listing.entries.pop(path, None)
         self._listing.entries.update(entries)
         if in_place:
             self.corpus.update(removed, _locations(entries), _as_segments(segments))
-            entries |= self._merge_small(segments)
+            self._merge_small(segments)
         else:
             self.corpus = Corpus(_locations(self._listing.entries), _as_segments(self._arrays))
         for number in self._arrays.keys() - self.corpus.segments.keys():
@@ -195,7 +196,7 @@ class LiveIndex:
             self._listing.segments[number] = ""
         if entries or gone:
             made = {self._listing.segments[number]: arrays for number, arrays in segments.items()}
-            self._store.save(self._listing, made, [*entries, *gone])
+            self._store.save(self._listing, made)
         self._is_whole = True
 
     def _refused_entries(self, refused: Mapping[str, tuple[Stamp, str]]) -> dict[str, Entry]:
@@ -217,11 +218,11 @@ class LiveIndex:
         self._arrays[number] = segments[number] = arrays
         return number
 
-    def _merge_small(self, segments: dict[int, Arrays]) -> dict[str, Entry]:
-        """Merge small segments if there are many, add the new one to `segments`, and return its entries."""
+    def _merge_small(self, segments: dict[int, Arrays]) -> None:
+        """Merge small segments if there are many, and add the new one to `segments`."""
         small = [number for number in self.corpus.segments if self.corpus.is_held(number).sum() < SMALL]
         if len(small) <= MOST_SMALL:
-            return {}
+            return
         paths = [path for number in small for path in self.corpus.held_paths(number)]
         arrays = merged([(self._arrays[number], self.corpus.is_held(number)) for number in small])
         for number in small:
@@ -231,9 +232,9 @@ class LiveIndex:
         for number, path in enumerate(paths):
             former = self._listing.entries[path]
             entries[path] = Entry(former.stamp, former.content, segment, number)
+        self._store.note(entries)
         self._listing.entries.update(entries)
         self.corpus.update((), _locations(entries), {segment: Segment(arrays)})
-        return entries
 
     def _scanned(self, paths: Sequence[str]) -> list[Scanned]:
         if not paths:

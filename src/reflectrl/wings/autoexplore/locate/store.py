@@ -132,7 +132,15 @@ class Store:
             entries.pop(path, None)
         return Listing(entries, recent.segments, recent.reasons)
 
-    def save(self, listing: Listing, made: Mapping[str, Arrays], changed: Iterable[str]) -> None:
+    def note(self, changed: Iterable[str]) -> None:
+        """Note paths whose entries in the list are about to change, or to go, so that `save` writes them.
+
+        What is noted is written even if something fails in between. Otherwise, an entry on the disk could be taken for
+        one of a later segment with the same number.
+        """
+        self._recent.update(dict.fromkeys(changed))
+
+    def save(self, listing: Listing, made: Mapping[str, Arrays]) -> None:
         """Write new segments, and what has changed in the list.
 
         A full or read-only disk is no error: the next command indexes again.
@@ -140,11 +148,9 @@ class Store:
         Args:
             listing: list of all files.
             made: new segments by name.
-            changed: paths whose entries are other than at the last call, or are gone.
         """
         if self.folder is None:
             return
-        self._recent.update(dict.fromkeys(changed))
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not _is_own(self.folder):
