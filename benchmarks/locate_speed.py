@@ -96,18 +96,21 @@ def measure(root: Path, cache: Path) -> None:
                 (answers if round_ else first_answers)[name].append(looks[name][-1] + search)
     changed = root / files[len(files) // 2]
     updates = {name: list[float]() for name in engines}
+    answered = {name: list[float]() for name in engines}
     for _ in range(ROUNDS):
         for name, engine in engines.items():
             changed.write_bytes(changed.read_bytes() + b"\n# one more line\n")
             updates[name].append(_seconds(engine.index.refresh))
             assert engine.index.indexed > 0
+            search = _seconds(lambda engine=engine: engine.search(QUESTIONS[0], 5))
+            answered[name].append(updates[name][-1] + search)
             for other in engines.values():
                 other.index.refresh()
     for name in engines:
         print(
             f"{name}, median processor milliseconds: look for changes {_median(looks[name])}, a new question "
             f"{_median(first_answers[name])}, a repeated one {_median(answers[name])}, one changed file "
-            f"{_median(updates[name])}"
+            f"{_median(updates[name])}, with an answer {_median(answered[name])}"
         )
     print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 

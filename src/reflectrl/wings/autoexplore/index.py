@@ -6,14 +6,14 @@ import codecs
 import encodings.utf_16  # noqa: F401  otherwise Python looks for it while a repository is read
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore import gitignore
 from reflectrl.wings.autoexplore.gitignore import Rules, is_ignored
-from reflectrl.wings.autoexplore.names import joined
+from reflectrl.wings.autoexplore.names import joined, parent
 from reflectrl.wings.autoexplore.sandbox import (
     Kind,
     Sandbox,
@@ -140,8 +140,6 @@ class Index:
     """Reason → number of entries that were left out. The contents of a left-out folder are not counted."""
     refused: dict[str, tuple[Stamp, str]]
     """Files that were left out because of their contents → stamp and reason."""
-    is_followed: bool = False
-    """The kernel reports every change, so that a walk without reports would have the same result."""
 
 
 @dataclass(frozen=True)
@@ -186,59 +184,106 @@ class Visited:
     is_certain: bool = True
 
 
+Former = Callable[[str], tuple[Stamp, str | None] | None]
+"""Function that returns the stamp of a path in an earlier walk, and the reason for leaving the file out, or None."""
+
+
 def index(
     sandbox: Sandbox,
     filters: Filters,
-    former: Callable[[str], tuple[Stamp, str | None] | None] = lambda path: None,
+    former: Former = lambda path: None,
     folders: dict[str, Visited] | None = None,
-    watch: Watch | None = None,
-    changes: Changes | None = None,
 ) -> Index:
     """Walk the whole repository and read the beginnings of its files.
 
     Args:
-        former: function that returns the stamp of a path in an earlier walk with the same filters, and the reason for
-            leaving the file out, or None. A file with the same stamp is not read again.
+        former: files of an earlier walk with the same filters. A file with the same stamp is not read again.
         folders: path → folder of an earlier walk with the same filters. A folder that has not changed is not listed
             again. The walk brings them up to date.
-        watch: watch that is to follow the folders.
-        changes: changes since the earlier walk, from `watch`. A folder without changes is not even opened; without
-            `changes`, all are.
 
     Raises:
         UserError: there are more than `MOST_ENTRIES` entries.
     """
-    walk = _Walk(sandbox, filters, former, folders or {}, watch, changes)
-    walk.visit("", None, ())
+    walk = Walk(filters)
+    walk.folders = folders or {}
+    indexed = walk.everything(sandbox, former)
     if folders is not None:
         folders.clear()
         folders.update(walk.folders)
-    return Index(dict(sorted(walk.files.items())), dict(walk.left_out.most_common()), walk.refused, walk.is_followed)
+    return indexed
 
 
-class _Walk:
-    """State of a walk."""
+class Walk:
+    """Walk through a repository, and again after it has changed.
 
-    def __init__(
-        self,
-        sandbox: Sandbox,
-        filters: Filters,
-        former: Callable[[str], tuple[Stamp, str | None] | None],
-        former_folders: Mapping[str, Visited],
-        watch: Watch | None,
-        changes: Changes | None,
-    ) -> None:
-        self.sandbox, self.filters, self.former, self.former_folders = sandbox, filters, former, former_folders
-        self.watch, self.changes = watch, changes
+    Args:
+        filters: files to leave out.
+        watch: watch that is to follow the folders.
+
+    Attributes:
+        folders: path → folder.
+        files: number of files to explore.
+        left_out: as in `Index`.
+        is_followed: the kernel reports every change, so that a walk without reports would have the same result.
+    """
+
+    def __init__(self, filters: Filters, watch: Watch | None = None) -> None:
+        self._filters, self._watch = filters, watch
+        self._changes: Changes | None = None
+        self._former_folders: dict[str, Visited] = {}
+        self._touched: set[str] | None = None
+        self._before: dict[str, Visited | None] = {}
         self.folders: dict[str, Visited] = {}
-        self.refused: dict[str, tuple[Stamp, str]] = {}
-        self.files: dict[str, Stamp] = {}
+        self.files = self._entries = 0
         self.left_out: Counter[str] = Counter()
-        self.is_followed = watch is not None
-        self._seen = 0
+        self.is_followed = False
 
-    def visit(self, path: str, outer: int | None, rules: tuple[Rules, ...]) -> None:
-        """Visit a folder, and all below it.
+    def everything(self, sandbox: Sandbox, former: Former, changes: Changes | None = None) -> Index:
+        """Walk through the whole repository.
+
+        Args:
+            former: as for `index`.
+            changes: changes since the last walk, from the watch. A folder without changes is not even opened; without
+                `changes`, all are.
+
+        Raises:
+            UserError: there are more than `MOST_ENTRIES` entries.
+        """
+        self._sandbox, self._former, self._changes = sandbox, former, changes
+        self._touched = None
+        self._former_folders, self.folders = self.folders, {}
+        self.files = self._entries = 0
+        self.left_out = Counter()
+        self.is_followed = self._watch is not None
+        self._visit("", None, ())
+        self._former_folders = {}
+        files: dict[str, Stamp] = {}
+        refused: dict[str, tuple[Stamp, str]] = {}
+        for visited in self.folders.values():
+            files.update(visited.files)
+            refused.update(visited.refused)
+        return Index(dict(sorted(files.items())), dict(self.left_out.most_common()), refused)
+
+    def changed(self, sandbox: Sandbox, former: Former, changes: Changes) -> dict[str, Visited | None]:
+        """Walk only to the folders that changed since the last walk, which has to be `is_followed`.
+
+        If it fails, only `everything` may follow.
+
+        Returns:
+            path → folder before, for all folders that were looked at or are gone; None for a new one.
+
+        Raises:
+            UserError: there are more than `MOST_ENTRIES` entries.
+        """
+        self._sandbox, self._former, self._changes = sandbox, former, changes
+        self._touched = _with_parents(changes.folders)
+        self._before = {}
+        self._former_folders = self.folders
+        self._visit("", None, ())
+        return self._before
+
+    def _visit(self, path: str, outer: int | None, rules: tuple[Rules, ...]) -> None:
+        """Visit a folder, and all below it that may have changed.
 
         Args:
             outer: the open folder above; None if it is not open.
@@ -246,31 +291,44 @@ class _Walk:
         """
         visited = self._unchanged(path, rules)
         if visited is not None:
-            self._add(path, visited, None)
+            if self._touched is None:
+                self._add(path, visited)
+            elif path not in self._touched:
+                return  # the rules for the folders below are those that they know, and nothing in them has changed
+            self._visit_below(path, visited, None)
             return
         with ExitStack() as opened:
             try:
                 descriptor = opened.enter_context(self._opened(path, outer))
                 visited = self._look(descriptor, path, rules)
             except OSError:
+                if self._touched is not None:
+                    self._remove(path)
                 self.left_out["unreadable"] += 1
                 self.is_followed = False  # it may become readable without a report
                 return
-            self._add(path, visited, descriptor)
+            if self._touched is not None:
+                self._replace(path, visited)
+            self._add(path, visited)
+            self._visit_below(path, visited, descriptor)
+
+    def _visit_below(self, path: str, visited: Visited, descriptor: int | None) -> None:
+        for name in visited.listing.folders:
+            self._visit(joined(path, name), descriptor, visited.listing.rules)
 
     def _unchanged(self, path: str, rules: tuple[Rules, ...]) -> Visited | None:
         """Return a folder of the earlier walk in which nothing has changed since, as the kernel says; else None."""
-        if self.watch is None or self.changes is None or path in self.changes.folders:
+        if self._watch is None or self._changes is None or path in self._changes.folders:
             return None
-        visited = self.former_folders.get(path)
-        if visited is None or not visited.is_certain or not self.watch.is_followed(path):
+        visited = self._former_folders.get(path)
+        if visited is None or not visited.is_certain or not self._watch.is_followed(path):
             return None
         return visited if visited.listing.outer == rules else None
 
     def _opened(self, path: str, outer: int | None) -> AbstractContextManager[int]:
         if outer is None:
-            return self.sandbox.folder(path)
-        return self.sandbox.subfolder(outer, path.rpartition("/")[2])
+            return self._sandbox.folder(path)
+        return self._sandbox.subfolder(outer, path.rpartition("/")[2])
 
     def _look(self, descriptor: int, path: str, rules: tuple[Rules, ...]) -> Visited:
         """List an open folder, and look at its files.
@@ -279,7 +337,7 @@ class _Walk:
             OSError: the folder cannot be listed.
         """
         # First of all, so that every later change is reported.
-        is_followed = self.watch is not None and self.watch.follow(descriptor, path)
+        is_followed = self._watch is not None and self._watch.follow(descriptor, path)
         listing = self._list(descriptor, path, rules)
         if listing.ignore_file is not None and is_followed:
             is_followed = not has_other_names(descriptor, ".gitignore")
@@ -288,27 +346,45 @@ class _Walk:
             self._take(visited, descriptor, joined(path, name), name)
         return visited
 
-    def _add(self, path: str, visited: Visited, descriptor: int | None) -> None:
-        """Add a folder to the index, and visit those in it."""
+    def _add(self, path: str, visited: Visited) -> None:
+        """Add a folder."""
         self.folders[path] = visited
-        self.files.update(visited.files)
-        self.refused.update(visited.refused)
         self.is_followed &= visited.is_certain
+        self._count(visited, 1)
+        if self._entries > MOST_ENTRIES:
+            raise UserError(f"{str(self._sandbox.root)!r} holds more than {MOST_ENTRIES:,} files; name one repository")
+
+    def _replace(self, path: str, visited: Visited) -> None:
+        """Note a folder as it was before, and remove the folders below that it does not hold any more."""
+        before = self._before[path] = self.folders.get(path)
+        if before is not None:
+            self._count(before, -1)
+            for name in set(before.listing.folders).difference(visited.listing.folders):
+                self._remove(joined(path, name))
+
+    def _remove(self, path: str) -> None:
+        """Remove a folder, and all below it."""
+        before = self.folders.pop(path, None)
+        if before is not None:
+            self._before[path] = before
+            self._count(before, -1)
+            for name in before.listing.folders:
+                self._remove(joined(path, name))
+
+    def _count(self, visited: Visited, sign: int) -> None:
+        """Count a folder's entries; with -1, take them back."""
+        self.files += sign * len(visited.files)
+        self._entries += sign * visited.listing.entries
         for reason, count in visited.listing.left_out.items():
-            self.left_out[reason] += count
+            self.left_out[reason] += sign * count
         for _, reason in visited.refused.values():
-            self.left_out[reason] += 1
+            self.left_out[reason] += sign
         if visited.unreadable:
-            self.left_out["unreadable"] += visited.unreadable
-        self._seen += visited.listing.entries
-        if self._seen > MOST_ENTRIES:
-            raise UserError(f"{str(self.sandbox.root)!r} holds more than {MOST_ENTRIES:,} files; name one repository")
-        for name in visited.listing.folders:
-            self.visit(joined(path, name), descriptor, visited.listing.rules)
+            self.left_out["unreadable"] += sign * visited.unreadable
 
     def _list(self, descriptor: int, path: str, outer: tuple[Rules, ...]) -> Listing:
         """Return the entries of a folder that pass the filters of names."""
-        visited = self.former_folders.get(path)
+        visited = self._former_folders.get(path)
         former = None if visited is None else visited.listing
         version = version_of(descriptor)  # before the folder is read, so that a change meanwhile is noticed next time
         if former is not None and former.outer == outer and former.version == version is not None:
@@ -319,7 +395,7 @@ class _Walk:
         rules, ignore_file = outer, None
         if path and any(name == ".git" for name, _ in children):
             rules = ()  # a submodule or another clone, in which only its own rules count
-        if self.filters.ignored and (".gitignore", "file") in children:
+        if self._filters.ignored and (".gitignore", "file") in children:
             ignore_file = _ignore_file(descriptor)
             if ignore_file is not None:
                 rules = (*rules, Rules(path, ignore_file.decode("utf-8", "surrogateescape")))
@@ -339,7 +415,7 @@ class _Walk:
         if kind in ("link", "special"):
             return "a link" if kind == "link" else "a device, pipe or socket"
         path = joined(folder, name)
-        if (reason := self.filters.of_name(name, kind == "folder", folder)) is not None:
+        if (reason := self._filters.of_name(name, kind == "folder", folder)) is not None:
             return reason
         if rules and is_ignored(path + "/" * (kind == "folder"), rules):
             return "ignored by git"
@@ -350,13 +426,13 @@ class _Walk:
     def _take(self, visited: Visited, descriptor: int, path: str, name: str) -> None:
         """Add a file to a folder, or note why it is left out."""
         try:
-            former = self.former(path)
-            is_written = self.changes is not None and self.changes.is_written(path)
+            former = self._former(path)
+            is_written = self._changes is not None and self._changes.is_written(path)
             if former is not None and not is_written and former[0] == (stamp := stamp_in(descriptor, name)):
                 reason = former[1]
             else:
                 head, stamp = read_in(descriptor, name, HEAD)
-                reason = self.filters.of_content(head, stamp.size)
+                reason = self._filters.of_content(head, stamp.size)
             if visited.is_certain and has_other_names(descriptor, name):
                 visited.is_certain = False
         except OSError:
@@ -367,6 +443,16 @@ class _Walk:
             visited.files[path] = stamp
         else:
             visited.refused[path] = (stamp, reason)
+
+
+def _with_parents(folders: Iterable[str]) -> set[str]:
+    """Return folders and all folders above them."""
+    paths = {""}
+    for path in folders:
+        while path not in paths:
+            paths.add(path)
+            path = parent(path)
+    return paths
 
 
 def _ignore_file(descriptor: int) -> bytes | None:

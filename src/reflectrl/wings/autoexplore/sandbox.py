@@ -20,7 +20,8 @@ from reflectrl.core.types import UserError
 
 Kind = Literal["folder", "file", "link", "special"]
 _AT_ONCE = 1 << 20
-"""Largest number of bytes for a single call of `os.read`, since the call allocates all its memory in advance."""
+_AT_LEAST = 1 << 10
+"""Largest and smallest number of bytes for a single call of `os.read`."""
 
 SETTLED_NS = 2_000_000_000
 """Age at which a folder's time of change can be trusted. Some file systems keep times to two seconds."""
@@ -158,10 +159,13 @@ def read_in(folder: int, name: str, limit: int) -> tuple[bytes, Stamp]:
     descriptor = os.open(name, flags, dir_fd=folder)
     try:
         before = _stamp(descriptor)
-        pieces, missing = [], limit
-        while missing > 0 and (piece := os.read(descriptor, min(missing, _AT_ONCE))):
+        pieces, missing, expected = [], limit, before.size
+        # Ask for hardly more than there is: the call allocates all its memory in advance, and for most files that is
+        # much less than the limit.
+        while missing > 0 and (piece := os.read(descriptor, min(missing, _AT_ONCE, max(expected, _AT_LEAST)))):
             pieces.append(piece)
             missing -= len(piece)
+            expected -= len(piece)
         if _stamp(descriptor) != before:
             raise OSError(errno.ESTALE, "changed while it was read")
         return b"".join(pieces), before

@@ -46,7 +46,7 @@ _DOUBLE = re.compile(r".{2,}([b-df-hj-np-rtvwxz])\1")
 
 def words(text: str) -> list[str]:
     """Return the words of a text in order: lower case, stemmed, without stop words."""
-    return [word for _, word in spoken(text)]
+    return [word for run in _RUN.findall(text) for word in words_of(run)]
 
 
 def count_words(text: str) -> Counter[str]:
@@ -83,8 +83,16 @@ def _parts(run: str) -> tuple[tuple[str, str], ...]:
     """Split a run of letters and digits; return each piece in lower case with its stemmed word."""
     if len(run) > LONGEST:
         return ()
-    pieces = [piece.lower() for piece in (PART if run.isascii() else _OTHER_PART).findall(run)]
-    return tuple(pair for piece in pieces if STOP_WORDS.isdisjoint(pair := (piece, stem(piece))))
+    pieces = (PART if run.isascii() else _OTHER_PART).findall(run)
+    return tuple([pair for piece in pieces if (pair := _pair(piece))])
+
+
+@lru_cache(maxsize=1 << 16)
+def _pair(piece: str) -> tuple[str, str] | None:
+    """Return a piece in lower case with its stemmed word; None for a stop word. Runs share many pieces."""
+    lower = piece.lower()
+    pair = lower, stem(lower)
+    return pair if STOP_WORDS.isdisjoint(pair) else None
 
 
 def word_of(part: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from typing import NamedTuple
@@ -47,14 +48,15 @@ def contents(path: str, data: bytes, complete: bool) -> Contents:
     undecodable = False
     if encoding_of(data) == "utf-8":
         try:
-            text = data.decode("utf-8-sig")
+            text = data.removeprefix(codecs.BOM_UTF8).decode()
         except UnicodeDecodeError as error:
             undecodable = complete or error.start < len(data) - 4
             text = data.decode("latin-1") if undecodable else decoded(data, complete)
     else:
         text = decoded(data, complete)
         undecodable = "\ufffd" in text
-    text = text.replace("\r\n", "\n")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n")
     if path.endswith(".ipynb"):
         text = notebook(text)
     elif _may_be_encoded(path, data):
@@ -65,6 +67,10 @@ def contents(path: str, data: bytes, complete: bool) -> Contents:
 def _may_be_encoded(path: str, data: bytes) -> bool:
     if path.endswith(_ENCODED_SUFFIXES) or any(mark in data for mark in _ENCODED):
         return True
+    # A longer line covers half as long a block without an end of a line. Looking for one is faster than splitting.
+    half = LONG_LINE // 2
+    if all(data.find(b"\n", start, start + half) >= 0 for start in range(0, len(data) - half, half)):
+        return False
     return max(map(len, data.split(b"\n")), default=0) > LONG_LINE
 
 

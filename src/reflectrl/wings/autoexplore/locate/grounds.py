@@ -18,7 +18,7 @@ from reflectrl.wings.autoexplore.locate import kinds
 from reflectrl.wings.autoexplore.locate.corpus import Corpus
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
 from reflectrl.wings.autoexplore.locate.meaning import Kin, Meaning, Telling
-from reflectrl.wings.autoexplore.locate.passages import ReadFile
+from reflectrl.wings.autoexplore.locate.passages import ReadFile, prepare_vectors, rule_out
 from reflectrl.wings.autoexplore.locate.segments import CODE, COMMENT_SHIFT, DEFINED, FOLDER, HEAD, STEM
 from reflectrl.wings.autoexplore.words import words
 
@@ -223,14 +223,16 @@ def _of_passages(
     texts: dict[int, ReadFile] = {}
     for row, file_index in enumerate(first[:READ].tolist()):
         file = read(corpus.paths[file_index])
-        if file is None:
-            continue
+        if file is not None:
+            texts[row] = file
+    if meaning is not None:
+        prepare_vectors(texts.values(), meaning)
+    for row, file in texts.items():
         columns["was read"][row] = 1.0
-        texts[row] = file
         hits = file.hits(forms)
         adjacent = [pair for pair in worth if _follow(hits.get(pair[0]), hits.get(pair[1]), len(forms[pair[0]]))]
         columns["phrases"][row] = sum(worth[pair] for pair in adjacent) / total_pairs
-        in_names = (*file.words, words(corpus.paths[file_index])) if adjacent else ()
+        in_names = (*file.words, words(file.path)) if adjacent else ()
         named = [pair for pair in adjacent if any(pair[0] in names and pair[1] in names for names in in_names)]
         columns["phrases named"][row] = sum(worth[pair] for pair in named) / total_pairs
         sizes, counts = file.sizes(), file.counts(hits)
@@ -287,8 +289,9 @@ def _of_references(
     corpus: Corpus, first: NDArray[np.int32], texts: Mapping[int, ReadFile], column: NDArray[np.float32]
 ) -> None:
     """Add the share of the other files that were read and that name this file, as its callers do."""
-    for row in texts:
-        stem = corpus.paths[int(first[row])].rpartition("/")[2].partition(".")[0].lower()
+    stems = {row: corpus.paths[int(first[row])].rpartition("/")[2].partition(".")[0].lower() for row in texts}
+    rule_out(texts.values(), list(dict.fromkeys(stem for stem in stems.values() if len(stem) >= SHORT_STEM)))
+    for row, stem in stems.items():
         if len(stem) < SHORT_STEM:
             continue
         naming = [other for other, file in texts.items() if other != row and file.mentions(stem)]

@@ -11,23 +11,21 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from reflectrl.core.types import UserError
-from reflectrl.wings.autoexplore.index import Filters, Index, Visited, index
+from reflectrl.wings.autoexplore.index import Filters, Index, Visited, Walk
 from reflectrl.wings.autoexplore.locate.arrays import digest
 from reflectrl.wings.autoexplore.locate.contents import bytes_to_read, contents
-from reflectrl.wings.autoexplore.locate.corpus import Corpus
+from reflectrl.wings.autoexplore.locate.corpus import Corpus, Location
 from reflectrl.wings.autoexplore.locate.passages import ReadFile
-from reflectrl.wings.autoexplore.locate.segments import Segment, SegmentBuilder
-from reflectrl.wings.autoexplore.locate.store import Arrays, Entry, Listing, Store, cache_folder, name_of
+from reflectrl.wings.autoexplore.locate.segments import Segment, SegmentBuilder, merged
+from reflectrl.wings.autoexplore.locate.store import Arrays, Entry, Store, cache_folder, name_of
 from reflectrl.wings.autoexplore.sandbox import Sandbox, Stamp
 from reflectrl.wings.autoexplore.watching import Changes, Watch
 
@@ -39,6 +37,8 @@ WORTH_PROCESSES = 400
 """Smallest number of files that are divided among processes."""
 SMALL, MOST_SMALL = 256, 8
 """Segments with fewer than `SMALL` files are merged once there are more than `MOST_SMALL` of them."""
+MOST_IN_PLACE = 1000
+"""Largest number of changes that are made in an existing corpus."""
 KEPT_FILES = 512
 """Number of files whose text is kept between questions."""
 CUT, UNDECODABLE, UNREADABLE = 1, 2, 4
@@ -96,21 +96,22 @@ class LiveIndex:
     ) -> None:
         self._sandbox = Sandbox(root)
         self.root = self._sandbox.root
-        self._filters = filters
         settings = " ".join(f"{key}={value}" for key, value in asdict(filters).items())
         self._store = Store(self.root, settings, cache_folder() if cached else None)
         self._listing, self._arrays = self._store.load()
         self._texts: dict[tuple[str, bytes], ReadFile] = {}
         self._watch = Watch() if watched else None
-        self._walked = Index({}, {}, {})
-        self._folders: dict[str, Visited] = {}
-        self._remarks: dict[int, list[str]] = {}
-        self.left_out: Mapping[str, int] = {}
-        """Reason → number of entries that were left out."""
-        self.corpus = Corpus([], [], [])
+        self._walk = Walk(filters, self._watch)
+        self.corpus = Corpus({}, {})
+        self._is_whole = False  # whether the corpus holds all files of the list
         self.indexed = 0
         """Number of files that the last refresh parsed."""
         self.refresh()
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Return reason → number of entries that were left out."""
+        return dict((+self._walk.left_out).most_common())
 
     def refresh(self) -> None:
         """Bring the index up to date with the folder.
@@ -123,72 +124,119 @@ class LiveIndex:
             raise UserError(f"{str(self.root)!r} is a link to another folder now")
         changes = None if self._watch is None else self._watch.changes(sandbox)
         self.indexed = 0
-        if changes is None or changes.folders or not self._walked.is_followed:
-            self._walked = index(sandbox, self._filters, self._former, self._folders, self._watch, changes)
-            self._take_in(self._walked, changes or Changes())
+        if changes is None or not self._walk.is_followed:
+            self._compare(self._walk.everything(sandbox, self._listing.former, changes), changes or Changes())
+        elif changes.folders:
+            self._compare_folders(self._walk.changed(sandbox, self._listing.former, changes), changes)
         if self._watch is not None:
-            self._watch.trust(self._folders)
+            self._watch.trust(self._walk.folders)
 
-    def _take_in(self, walked: Index, changes: Changes) -> None:
-        """Bring the index up to date with a walk, and the changes that led to it."""
-        former = self._listing
-        if not walked.files:
-            left_out = ", ".join(f"{count} ({reason})" for reason, count in walked.left_out.items())
+    def _compare(self, walked: Index, changes: Changes) -> None:
+        """Bring the index up to date with a walk through all folders, and the changes that led to it."""
+        changed = [path for path, stamp in walked.files.items() if not self._is_known(path, stamp, changes)]
+        gone = [path for path in self._listing.entries if path not in walked.files and path not in walked.refused]
+        self._update(changed, walked.refused, gone)
+
+    def _compare_folders(self, before: Mapping[str, Visited | None], changes: Changes) -> None:
+        """Bring the index up to date with a walk to some folders, which were different before."""
+        changed, refused, gone = list[str](), dict[str, tuple[Stamp, str]](), list[str]()
+        for path, former in before.items():
+            files = {*former.files, *former.refused} if former is not None else set()
+            folder = self._walk.folders.get(path)
+            if folder is not None:
+                changed += [file for file, stamp in folder.files.items() if not self._is_known(file, stamp, changes)]
+                refused |= folder.refused
+                files = files.difference(folder.files, folder.refused)
+            gone += files
+        self._update(sorted(changed), refused, gone)
+
+    def _is_known(self, path: str, stamp: Stamp, changes: Changes) -> bool:
+        """Return whether the index holds the present version of a file."""
+        entry = self._listing.entries.get(path)
+        is_known = entry is not None and entry.segment >= 0 and entry.stamp == stamp
+        return is_known and not changes.is_written(path)
+
+    def _update(self, changed: Sequence[str], refused: Mapping[str, tuple[Stamp, str]], gone: Sequence[str]) -> None:
+        """Bring list, corpus and cache up to date.
+
+        Args:
+            changed: files to parse.
+            refused: files that were left out because of their contents.
+            gone: paths that are not there any more.
+        """
+        if not self._walk.files:
+            left_out = ", ".join(f"{count} ({reason})" for reason, count in self.left_out.items())
             why = f"left out are {left_out}" if left_out else "it is empty"
             raise UserError(f"{str(self.root)!r} holds no file to explore: {why}")
-        self.left_out = walked.left_out
-        unchanged = {
-            path: entry
-            for path, stamp in walked.files.items()
-            if (entry := former.entries.get(path)) is not None and entry.segment >= 0 and entry.stamp == stamp
-            if not changes.is_written(path)
-        }
-        changed = [path for path in walked.files if path not in unchanged]
-        refused = {path: (stamp, reason) for path, (stamp, reason) in walked.refused.items()}
         self.indexed = len(changed)
-        gone = len(unchanged) + len(refused) < len(former.entries)
-        if changed or gone or not len(self.corpus) or len(walked.files) != len(self.corpus):
-            self._update(unchanged, changed, refused, save=bool(changed or gone))
+        scanned = self._scanned(changed)
+        entries = self._refused_entries(refused)
+        if self._is_whole and not (scanned or entries or gone):
+            return
+        # A few changes are made in place, since a new corpus takes long in a large repository.
+        in_place = self._is_whole and len(changed) + len(entries) + len(gone) <= MOST_IN_PLACE
+        self._is_whole = False  # until everything is done
+        removed = [*gone, *entries]
+        segments: dict[int, Arrays] = {}
+        for part in scanned:
+            segment = self._add_segment(part.arrays, segments)
+            for number, path in enumerate(part.paths):
+                entries[path] = Entry(part.stamps[number], part.digests[number], segment, number)
+        self._store.note((*gone, *entries))
+        for path in gone:
+            self._listing.entries.pop(path, None)
+        self._listing.entries.update(entries)
+        if in_place:
+            self.corpus.update(removed, _locations(entries), _as_segments(segments))
+            self._merge_small(segments)
+        else:
+            self.corpus = Corpus(_locations(self._listing.entries), _as_segments(self._arrays))
+        for number in self._arrays.keys() - self.corpus.segments.keys():
+            del self._arrays[number]
+            self._listing.segments[number] = ""
+        if entries or gone:
+            made = {self._listing.segments[number]: arrays for number, arrays in segments.items()}
+            self._store.save(self._listing, made)
+        self._is_whole = True
 
-    def _former(self, path: str) -> tuple[Stamp, str | None] | None:
-        """Return the stamp of a file in the list, and the reason for leaving it out, or None."""
-        entry = self._listing.entries.get(path)
-        if entry is None:
-            return None
-        return entry.stamp, self._listing.reasons[entry.number] if entry.segment < 0 else None
-
-    def _update(
-        self, unchanged: dict[str, Entry], changed: list[str], refused: Mapping[str, tuple[Stamp, str]], save: bool
-    ) -> None:
-        """Make segments of changed files, and a new list."""
-        sizes = Counter(entry.segment for entry in unchanged.values())
-        small = [position for position, files in sizes.items() if files < SMALL]
-        if changed and len(small) > MOST_SMALL:
-            changed = sorted({*changed, *(path for path, entry in unchanged.items() if entry.segment in small)})
-            unchanged = {path: entry for path, entry in unchanged.items() if entry.segment not in small}
-        used = sorted({entry.segment for entry in unchanged.values()})
-        names = [self._listing.segments[position] for position in used]
-        renumbered = {position: new_position for new_position, position in enumerate(used)}
-        entries = dict(unchanged)
-        if used != list(range(len(used))):  # some segments are not in use any more
-            entries = {path: _moved(entry, renumbered) for path, entry in unchanged.items()}
-        new_segments: dict[str, Arrays] = {}
-        for scanned in self._scanned(changed):
-            name = name_of(scanned.arrays)
-            new_segments[name] = scanned.arrays
-            for position, path in enumerate(scanned.paths):
-                entries[path] = Entry(scanned.stamps[position], scanned.digests[position], len(names), position)
-            names.append(name)
-        reasons = sorted({reason for _, reason in refused.values()})
+    def _refused_entries(self, refused: Mapping[str, tuple[Stamp, str]]) -> dict[str, Entry]:
+        """Return the entries of files that were left out, unless the list has them already."""
+        entries: dict[str, Entry] = {}
         for path, (stamp, reason) in refused.items():
-            entries[path] = Entry(stamp, bytes(8), -1, reasons.index(reason))
-        self._listing = Listing(dict(sorted(entries.items())), names, reasons)
-        self._arrays = {name: new_segments[name] if name in new_segments else self._arrays[name] for name in names}
-        if save:
-            self._store.save(self._listing, new_segments)
-        self._build()
+            if reason not in self._listing.reasons:
+                self._listing.reasons.append(reason)
+            entry = Entry(stamp, bytes(8), -1, self._listing.reasons.index(reason))
+            if self._listing.entries.get(path) != entry:
+                entries[path] = entry
+        return entries
 
-    def _scanned(self, paths: Sequence[str]) -> Iterable[Scanned]:
+    def _add_segment(self, arrays: Arrays, segments: dict[int, Arrays]) -> int:
+        """Add a new segment to the list and to `segments`, and return its number."""
+        names = self._listing.segments
+        number = names.index("") if "" in names else len(names)
+        names[number : number + 1] = [name_of(arrays)]
+        self._arrays[number] = segments[number] = arrays
+        return number
+
+    def _merge_small(self, segments: dict[int, Arrays]) -> None:
+        """Merge small segments if there are many, and add the new one to `segments`."""
+        small = [number for number in self.corpus.segments if self.corpus.is_held(number).sum() < SMALL]
+        if len(small) <= MOST_SMALL:
+            return
+        paths = [path for number in small for path in self.corpus.held_paths(number)]
+        arrays = merged([(self._arrays[number], self.corpus.is_held(number)) for number in small])
+        for number in small:
+            segments.pop(number, None)
+        segment = self._add_segment(arrays, segments)
+        entries: dict[str, Entry] = {}
+        for number, path in enumerate(paths):
+            former = self._listing.entries[path]
+            entries[path] = Entry(former.stamp, former.content, segment, number)
+        self._store.note(entries)
+        self._listing.entries.update(entries)
+        self.corpus.update((), _locations(entries), {segment: Segment(arrays)})
+
+    def _scanned(self, paths: Sequence[str]) -> list[Scanned]:
         if not paths:
             return []
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -202,17 +250,6 @@ class LiveIndex:
 
         with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
             return list(pool.map(partial(scan, self.root), chunks))
-
-    def _build(self) -> None:
-        """Make the corpus of the list."""
-        paths = [path for path, entry in self._listing.entries.items() if entry.segment >= 0]
-        arrays = [self._arrays[name] for name in self._listing.segments]
-        numbers: list[NDArray[np.int32]] = [np.full(len(each["lengths"]), -1, np.int32) for each in arrays]
-        for file_index, path in enumerate(paths):
-            entry = self._listing.entries[path]
-            numbers[entry.segment][entry.number] = file_index
-        self.corpus = Corpus(paths, [Segment(each) for each in arrays], numbers)
-        self._remarks = {}
 
     def read(self, path: str) -> ReadFile | None:
         """Return the text of a file with its passages; None if it cannot be read or has changed."""
@@ -234,18 +271,16 @@ class LiveIndex:
 
     def remarks(self, bit: int) -> list[str]:
         """Return the files with a remark: `CUT`, `UNDECODABLE` or `UNREADABLE`."""
-        if bit not in self._remarks:
-            remarks = [self._arrays[name]["remarks"] for name in self._listing.segments]
-            self._remarks[bit] = [
-                path
-                for path, entry in self._listing.entries.items()
-                if entry.segment >= 0 and remarks[entry.segment][entry.number] & bit
-            ]
-        return self._remarks[bit]
+        return [self.corpus.paths[file] for file in np.flatnonzero(self.corpus.remarks & bit).tolist()]
 
 
-def _moved(entry: Entry, renumbered: Mapping[int, int]) -> Entry:
-    return Entry(entry.stamp, entry.content, renumbered[entry.segment], entry.number)
+def _locations(entries: Mapping[str, Entry]) -> dict[str, Location]:
+    """Return path → segment and number, for the files that are searched."""
+    return {path: (entry.segment, entry.number) for path, entry in entries.items() if entry.segment >= 0}
+
+
+def _as_segments(arrays: Mapping[int, Arrays]) -> dict[int, Segment]:
+    return {number: Segment(each) for number, each in arrays.items()}
 
 
 def _chunks(paths: Sequence[str], workers: int) -> list[Sequence[str]]:

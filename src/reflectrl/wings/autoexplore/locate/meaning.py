@@ -36,17 +36,21 @@ class Meaning:
             weight: word → weight; words that are missing count 1.
         """
         rows, shares, sizes = list[int](), list[float](), list[int]()
+        row_of = self._rows
         for group in groups:
-            in_table = [word for word in group if word in self._rows]
-            rows += [self._rows[word] for word in in_table]
-            shares += [weight.get(word, 1.0) for word in in_table]
+            in_table = [word for word in group if word in row_of]
+            rows += [row_of[word] for word in in_table]
+            if weight:
+                shares += [weight.get(word, 1.0) for word in in_table]
             sizes.append(len(in_table))
         sums = np.zeros((len(sizes), self.size), np.float32)
         if rows:
-            owner = np.repeat(np.arange(len(sizes)), sizes)
-            weighted = self._units[list(rows)] * np.array(shares, np.float32)[:, None]
-            holding = np.flatnonzero(sizes)
-            sums[holding] = np.add.reduceat(weighted, np.searchsorted(owner, holding))
+            weighted = self._units[rows]
+            if weight:
+                weighted *= np.array(shares, np.float32)[:, None]
+            sizes_G = np.array(sizes)
+            holding = np.flatnonzero(sizes_G)
+            sums[holding] = np.add.reduceat(weighted, (sizes_G.cumsum() - sizes_G)[holding])
         return unit(sums)
 
 

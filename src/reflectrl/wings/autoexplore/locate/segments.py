@@ -1,6 +1,7 @@
 """Segment of the index of `locate`: an inverted index of some files, as a few arrays that can be mapped from disk.
 
-A segment never changes. A changed file goes into a new, small segment, and the old one's entry is ignored.
+A segment never changes. A changed file goes into a new, small segment, and the old one's entry is ignored. Small
+segments are merged from time to time.
 
 Suffixes: T terms (runs of letters and digits), E entries (term in a file), W words, P postings (word in a file), D
 files.
@@ -13,8 +14,9 @@ import string
 import zlib
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, repeat
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,9 @@ COMMENT_SHIFT = 5
 HEAD_CHARACTERS = 500
 """Length of the first comment, or of the beginning of prose, that counts as `HEAD`."""
 MOST_COUNT = 255
+
+COLUMNS = {"lengths": np.float32, "kinds": np.uint8, "properties": np.uint8, "remarks": np.uint8}
+"""Properties of a file, and their types: number of words, kind, properties, remarks."""
 
 Arrays = dict[str, NDArray[np.generic]]
 _SEPARATORS = bytes(set(range(128)) - set((string.ascii_letters + string.digits).encode()))
@@ -156,6 +161,38 @@ class SegmentBuilder:
         }
 
 
+def merged(parts: Sequence[tuple[Mapping[str, NDArray[np.generic]], NDArray[np.bool_]]]) -> Arrays:
+    """Return a segment of the files of others, without reading them again.
+
+    Args:
+        parts: arrays of segments, each with a mask of the files to keep. The files keep their order.
+    """
+    keys, files, selected, kept_files = list[NDArray[Any]](), list[NDArray[Any]](), list[NDArray[Any]](), 0
+    for arrays, is_kept in parts:
+        new_numbers = kept_files + is_kept.cumsum() - 1
+        is_selected = is_kept[arrays["files"]]
+        keys.append(np.repeat(arrays["keys"], np.diff(arrays["starts"]))[is_selected])
+        files.append(new_numbers[arrays["files"][is_selected]])
+        selected.append(is_selected)
+        kept_files += int(is_kept.sum())
+    key_P, file_P = np.concatenate(keys), np.concatenate(files)
+    order = np.lexsort((file_P, key_P))
+    keys_W, counts_W = np.unique(key_P, return_counts=True)
+
+    def gathered(name: str) -> NDArray[Any]:
+        columns = [arrays[name][mask] for (arrays, _), mask in zip(parts, selected, strict=True)]
+        return np.concatenate(columns)[order]
+
+    return {
+        "keys": keys_W,
+        "starts": np.concatenate(([0], counts_W.cumsum())).astype(np.uint32),
+        "files": file_P[order].astype(np.uint16 if kept_files <= 1 << 16 else np.uint32),
+        "times": gathered("times"),
+        "places": gathered("places"),
+        **{name: np.concatenate([arrays[name][is_kept] for arrays, is_kept in parts]) for name in COLUMNS},
+    }
+
+
 def _first(groups: tuple[bytes, ...]) -> bytes:
     return next(filter(None, groups), b"")
 
@@ -192,10 +229,10 @@ class Segment:
     def __init__(self, arrays: Mapping[str, NDArray[np.generic]]) -> None:
         self._keys_W, self._starts_W = arrays["keys"], arrays["starts"]
         self._files_P, self._times_P, self._places_P = arrays["files"], arrays["times"], arrays["places"]
-        self.lengths, self.kinds, self.properties = arrays["lengths"], arrays["kinds"], arrays["properties"]
+        self.columns = {name: arrays[name] for name in COLUMNS}
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.columns["lengths"])
 
     def find(self, word: str) -> tuple[NDArray[np.generic], NDArray[np.generic], NDArray[np.generic]] | None:
         """Return the files that hold a word, the number of occurrences, and the zones; None if no file does."""

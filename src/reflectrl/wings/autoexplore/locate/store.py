@@ -1,8 +1,9 @@
 """Cache of indexes in the user's cache folder: one folder per repository, with segments and a list of the files.
 
-A segment is named by its digest and never changes. The list is replaced at once, so two processes can share the folder:
-the later one wins, and segments that it does not know are removed once they are an hour old. What is missing,
-damaged, or owned by another user is built again.
+A segment is named by its digest and never changes. The list is written as a whole only now and then; a small file
+beside it, named after it, says what has changed since. Both are replaced at once, so two processes can share the
+folder: the later one wins, and what it does not know is removed once it is an hour old. What is missing, damaged, or
+owned by another user is built again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,14 @@ VERSION = 1
 VARIABLE = "REFLECTRL_CACHE"
 """Environment variable with the folder of caches; "off" disables them."""
 UNUSED_SECONDS = 3600
+MOST_RECENT = 512
+"""Number of files that change before the list is written as a whole again."""
 _LIST = "files"
-_SUFFIX = ".segment"
+_SUFFIX, _RECENT_SUFFIX = ".segment", ".recent"
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """File in the list.
 
@@ -54,13 +57,20 @@ class Listing:
 
     Attributes:
         entries: path → entry.
-        segments: names of the segments.
+        segments: names of the segments; "" for a number that no file has any more.
         reasons: reasons for leaving out files.
     """
 
     entries: dict[str, Entry]
     segments: list[str]
     reasons: list[str]
+
+    def former(self, path: str) -> tuple[Stamp, str | None] | None:
+        """Return the stamp of a file, and the reason for leaving it out, or None; None if it is not in the list."""
+        entry = self.entries.get(path)
+        if entry is None:
+            return None
+        return entry.stamp, self.reasons[entry.number] if entry.segment < 0 else None
 
 
 def cache_folder() -> Path | None:
@@ -84,26 +94,61 @@ class Store:
     def __init__(self, root: Path, settings: str, base: Path | None) -> None:
         about = f"{VERSION}\n{settings}\n{root}".encode("utf-8", "surrogateescape")
         self.folder = base / digest(about).hex()[:24] if base is not None else None
+        self._list_name = ""
+        self._recent: dict[str, None] = {}
 
-    def load(self) -> tuple[Listing, dict[str, Arrays]]:
-        """Return the list, and the segments by name. Files of a missing segment are left out of the list."""
+    def load(self) -> tuple[Listing, dict[int, Arrays]]:
+        """Return the list, and the segments by number. Files of a missing segment are left out of the list."""
         try:
             if self.folder is None or not _is_own(self.folder):
                 return Listing({}, [], []), {}
-            listing = _parse(read(self.folder / _LIST))
+            saved = read(self.folder / _LIST)
+            listing = _parse(saved)
         except (DamagedError, ValueError, KeyError, IndexError, OSError):
             return Listing({}, [], []), {}
-        arrays: dict[str, Arrays] = {}
-        for name in listing.segments:
-            with suppress(DamagedError):
-                arrays[name] = read(self.folder / (name + _SUFFIX))
-        missing = {segment_index for segment_index, name in enumerate(listing.segments) if name not in arrays}
-        if missing:
-            listing.entries = {path: entry for path, entry in listing.entries.items() if entry.segment not in missing}
+        self._list_name = saved["name"].tobytes().hex() if "name" in saved else ""
+        with suppress(DamagedError, ValueError, KeyError, IndexError):
+            listing = self._with_recent(listing, read(self.folder / (self._list_name + _RECENT_SUFFIX)))
+        arrays: dict[int, Arrays] = {}
+        missing = set[int]()
+        for number, name in enumerate(listing.segments):
+            try:
+                if name:
+                    arrays[number] = read(self.folder / (name + _SUFFIX))
+            except DamagedError:
+                missing.add(number)
+                listing.segments[number] = ""
+        for path in [path for path, entry in listing.entries.items() if entry.segment in missing]:
+            del listing.entries[path]
+            self._recent[path] = None  # its entry in the saved list must not be taken for one of a later segment
         return listing, arrays
 
+    def _with_recent(self, listing: Listing, saved: Arrays) -> Listing:
+        """Bring a list up to date with the changes that were saved since."""
+        recent, gone = _parse(saved), _texts(saved["gone"])
+        self._recent = dict.fromkeys((*recent.entries, *gone))
+        entries = {**listing.entries, **recent.entries}
+        for path in gone:
+            entries.pop(path, None)
+        return Listing(entries, recent.segments, recent.reasons)
+
+    def note(self, changed: Iterable[str]) -> None:
+        """Note paths whose entries in the list are about to change, or to go, so that `save` writes them.
+
+        What is noted is written even if something fails in between. Otherwise, an entry on the disk could be taken for
+        one of a later segment with the same number.
+        """
+        self._recent.update(dict.fromkeys(changed))
+
     def save(self, listing: Listing, made: Mapping[str, Arrays]) -> None:
-        """Write new segments and the list. A full or read-only disk is no error: the next command indexes again."""
+        """Write new segments, and what has changed in the list.
+
+        A full or read-only disk is no error: the next command indexes again.
+
+        Args:
+            listing: list of all files.
+            made: new segments by name.
+        """
         if self.folder is None:
             return
         with suppress(OSError):
@@ -112,15 +157,26 @@ class Store:
                 return
             for name, arrays in made.items():
                 write(self.folder / (name + _SUFFIX), pack(arrays))
-            write(self.folder / _LIST, pack(_as_arrays(listing)))
-            self._clean(set(listing.segments))
+            if not self._list_name or len(self._recent) > MOST_RECENT:
+                list_name = os.urandom(8)
+                saved = {**_as_arrays(listing), "name": np.frombuffer(list_name, np.uint8)}
+                write(self.folder / _LIST, pack(saved))
+                self._list_name, self._recent = list_name.hex(), {}
+            else:
+                write(self.folder / (self._list_name + _RECENT_SUFFIX), pack(self._recent_arrays(listing)))
+            self._clean({*(name + _SUFFIX for name in listing.segments), self._list_name + _RECENT_SUFFIX, _LIST})
+
+    def _recent_arrays(self, listing: Listing) -> Arrays:
+        entries = {path: listing.entries[path] for path in self._recent if path in listing.entries}
+        gone = [path for path in self._recent if path not in listing.entries]
+        return {**_as_arrays(Listing(entries, listing.segments, listing.reasons)), "gone": _text("\0".join(gone))}
 
     def _clean(self, used: set[str]) -> None:
-        """Remove old segments that the list does not name. Another process may still need a young one."""
+        """Remove old files that are not in use. Another process may still need a young one."""
         assert self.folder is not None
         for path in self.folder.iterdir():
             old = time.time() - path.lstat().st_mtime > UNUSED_SECONDS
-            if old and path.name != _LIST and path.name.removesuffix(_SUFFIX) not in used:
+            if old and path.name not in used:
                 path.unlink()
 
 
