@@ -1,15 +1,15 @@
 """Train and measure the reader of `locate --read`, which chooses among the search's first eight files.
 
-    python -m benchmarks.locate_reader collect QUESTIONS.jsonl --trees DIR --sets swe-qa.npz train.npz --folds FOLDS --out FILE
+    python -m benchmarks.locate_reader collect QUESTIONS.jsonl --trees DIR --sets SET.npz ... --folds FOLDS --out FILE
     python -m benchmarks.locate_reader train train.jsonl --out .../locate/data/reader.safetensors
     python -m benchmarks.locate_reader read dev.jsonl --out dev-read.jsonl [--adapter FILE]
     python -m benchmarks.locate_reader report dev-read.jsonl ...
 
 `collect` writes what a reader sees of each question's first eight files. Repositories of the sets are ranked with the
-weights of the fold that left them out (`locate_ranker fit --folds`), others with those in the package. `train` maximizes the
-probability of the right file, in groups of it and up to three others, and learns a low-rank adapter of the last twelve
-layers, the head, and the weights of search and likelihood. `read` judges the files, and can be continued. `report` compares
-the choice with the search's own order, by a paired bootstrap over questions.
+weights of the fold that left them out (`locate_ranker fit --folds`), others with those in the package. `train`
+maximizes the probability of the right file, in groups of it and up to three others, and learns a low-rank adapter of
+the last twelve layers, the head, and the weights of search and likelihood. `read` judges the files, and can be
+continued. `report` compares the choice with the search's own order, by a paired bootstrap over questions.
 """
 
 from __future__ import annotations
@@ -310,8 +310,8 @@ def report(name: str, rows: Sequence[Row]) -> None:
             )
     differs = np.array([int(np.argmax(row["total"])) != 0 for row in rows])
     print(
-        f"  chose another than the first: {100 * differs.mean():.1f} %; then right {100 * (chosen[differs] == 1).mean():.1f} %, "
-        f"the search {100 * (search[differs] == 1).mean():.1f} %"
+        f"  chose another than the first: {100 * differs.mean():.1f} %; then the reader was right in "
+        f"{100 * (chosen[differs] == 1).mean():.1f} %, the search in {100 * (search[differs] == 1).mean():.1f} %"
     )
     claimed = np.array([_claim(row) for row in rows])
     print(f"  ECE of the reader's percentages {calibration_error(claimed, chosen == 1):.3f}")
