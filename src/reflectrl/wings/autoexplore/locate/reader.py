@@ -126,7 +126,8 @@ class Reader:
             last_FD = torch.stack(
                 [hidden_TD[len(row) - 1] for row, hidden_TD in zip(rows, hidden_FTD, strict=True)]
             ).float()
-            head_F = (last_FD / last_FD.pow(2).mean(-1, keepdim=True).sqrt()) @ self._head_D
+            # no matrix product, which mixed precision would round
+            head_F = (last_FD * self._head_D).sum(-1) / last_FD.pow(2).mean(-1).sqrt()
         return likelihood_F.numpy(), head_F.numpy()
 
     def _head(self, excerpt: Excerpt) -> list[int]:
