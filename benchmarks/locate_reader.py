@@ -37,7 +37,7 @@ from reflectrl.core.types import UserError
 from reflectrl.models.sources import find_model
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
-from reflectrl.wings.autoexplore.locate.ranker import MOST_CERTAIN, Ranker, shipped_ranker
+from reflectrl.wings.autoexplore.locate.ranker import Ranker, shipped_ranker
 from reflectrl.wings.autoexplore.locate.reader import (
     ASKED,
     BASE,
@@ -126,7 +126,7 @@ def _first_files(engine: Engine, ranker: Ranker, row: Row) -> Row | None:
         return None
     candidates = engine.candidates(inquiry)
     scores = ranker.scores(candidates.grounds)
-    probabilities = ranker.probabilities(scores)
+    shares = ranker.shares(scores)
     first = np.argsort(-scores, kind="stable")[:READ].tolist()
     files = [
         {
@@ -137,7 +137,7 @@ def _first_files(engine: Engine, ranker: Ranker, row: Row) -> Row | None:
         for index in first
     ]
     about = {key: row[key] for key in ("id", "repo", "question")}
-    share = float(probabilities[first].sum())
+    share = float(shares[first].sum())
     return {**about, "dominant": bool(row.get("dominant")), "among_first": share, "files": files}
 
 
@@ -319,8 +319,9 @@ def report(name: str, rows: Sequence[Row]) -> None:
 
 def _claim(row: Row) -> float:
     """Return the probability that `locate --read` prints for its first file."""
-    shares = np.exp(np.array(row["total"]) - max(row["total"]))
-    return min(row["among_first"] * float(shares.max() / shares.sum()), MOST_CERTAIN)
+    parts = np.exp(np.array(row["total"]) - max(row["total"]))
+    share = np.float32(row["among_first"] * parts.max() / parts.sum())
+    return float(shipped_ranker().probabilities(np.array([share]))[0])
 
 
 def _compared(k: int, search: NDArray[np.int64], chosen: NDArray[np.int64]) -> str:

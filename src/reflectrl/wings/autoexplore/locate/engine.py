@@ -14,7 +14,7 @@ from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
 from reflectrl.wings.autoexplore.locate.live import CUT, FILTERS, UNDECODABLE, UNREADABLE, LiveIndex
 from reflectrl.wings.autoexplore.locate.meaning import shipped_kin, shipped_telling, shipped_vectors
 from reflectrl.wings.autoexplore.locate.passages import ReadFile
-from reflectrl.wings.autoexplore.locate.ranker import MOST_CERTAIN, Floats, Ranker, shipped_ranker
+from reflectrl.wings.autoexplore.locate.ranker import Floats, Ranker, shipped_ranker
 from reflectrl.wings.autoexplore.locate.reader import READ, Excerpt
 from reflectrl.wings.autoexplore.search import LINE_CHARACTERS, Hit, check_question
 from reflectrl.wings.autoexplore.texts import printable
@@ -64,9 +64,10 @@ class Engine:
         inquiry = Inquiry.of(question)
         candidates = self.candidates(inquiry)
         scores = self._ranker.scores(candidates.grounds)
-        probabilities = self._ranker.probabilities(scores)
+        shares = self._ranker.shares(scores)
         if self._reader is not None and len(scores):
-            scores, probabilities = self._read(self._reader, question, candidates, scores, probabilities)
+            scores, shares = self._read(self._reader, question, candidates, scores, shares)
+        probabilities = self._ranker.probabilities(shares)
         order = sorted(range(len(scores)), key=lambda index: -scores[index])[:k]
         return [
             self._hit(candidates, inquiry, index, float(scores[index]), float(probabilities[index])) for index in order
@@ -85,20 +86,22 @@ class Engine:
         return Excerpt.of(path, file.names, file.passage_text(max(candidates.best[index], 0)))
 
     def _read(
-        self, reader: Reader, question: str, candidates: Candidates, scores: Floats, probabilities: Floats
+        self, reader: Reader, question: str, candidates: Candidates, scores: Floats, shares: Floats
     ) -> tuple[Floats, Floats]:
-        """Let the reader choose among the first files. Return all scores and probabilities anew.
+        """Let the reader choose among the first files. Return all scores and shares anew.
 
-        The reader says which of the first files answers, not whether one of them does. So they share the probability
-        that the search gave to them together.
+        The reader says which of the first files answers, not whether one of them does. So it divides the share that the
+        search gave to them together.
         """
         first = np.argsort(-scores, kind="stable")[:READ]
         read_scores = reader.scores(question, [self.excerpt(candidates, index) for index in first], scores[first])
-        shares = np.exp(read_scores - read_scores.max())
-        scores, probabilities = scores.copy(), probabilities.copy()
-        probabilities[first] = np.minimum(probabilities[first].sum() * shares / shares.sum(), MOST_CERTAIN)
-        scores[first] = scores[first].max() + read_scores - read_scores.min()  # above all files that were not read
-        return scores, probabilities
+        parts = np.exp(read_scores - read_scores.max())
+        divided = (shares[first].sum() * parts / parts.sum()).astype(np.float32)
+        # Files that were not read stand below, whatever the reader makes of the others.
+        scores, shares = scores.copy(), np.minimum(shares, divided.min())
+        shares[first] = divided
+        scores[first] = scores[first].max() + read_scores - read_scores.min()
+        return scores, shares
 
     def remarks(self) -> list[str]:
         """Describe, one line each, what was not searched or only in part."""
