@@ -33,7 +33,9 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.locate_ranker import SMALLEST_TREE, Set, calibration_error, folds, tree_of
+from reflectrl.core.config import ModelConfig
 from reflectrl.core.types import UserError
+from reflectrl.models.load import load_model
 from reflectrl.models.sources import find_model
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
@@ -62,6 +64,7 @@ START = (0.8, 2.5)
 RATE, HEAD_RATE, SHARES_RATE = 5e-4, 1e-3, 5e-3
 WARM_UP, LAST_RATE = 10, 0.1
 SAMPLES = 5000
+UNTRAINED = Path("untrained")
 Row = dict[str, Any]
 
 
@@ -80,7 +83,7 @@ def main(words: Sequence[str] | None = None) -> None:
     training.add_argument("--questions", type=int, default=1400, help="number of training questions")
     reading = verbs.add_parser("read")
     reading.add_argument("file", type=Path)
-    reading.add_argument("--adapter", type=Path, help='by default the one in the package; "none" for none')
+    reading.add_argument("--adapter", type=Path, help='by default the one in the package; or "untrained"')
     reading.add_argument("--most", type=int, default=1000, help="questions about each repository")
     for each in (collecting, training, reading):
         each.add_argument("--out", type=Path, required=True)
@@ -138,7 +141,8 @@ def _first_files(engine: Engine, ranker: Ranker, row: Row) -> Row | None:
     ]
     about = {key: row[key] for key in ("id", "repo", "question")}
     share = float(shares[first].sum())
-    return {**about, "dominant": bool(row.get("dominant")), "among_first": share, "files": files}
+    claim = float(ranker.probabilities(shares).max())
+    return {**about, "dominant": bool(row.get("dominant")), "among_first": share, "claim": claim, "files": files}
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
@@ -259,9 +263,15 @@ def _group(files: Sequence[Row], rng: random.Random) -> list[Row]:
 # ---- measuring -------------------------------------------------------------------------------------------------------
 
 
+def untrained() -> Reader:
+    """Return the model as it is, without adapter and head, and with the weights from which training starts."""
+    lm = load_model(BASE, ModelConfig(mixed_play="auto", chat="off"))
+    return Reader(lm, torch.zeros(lm.hidden_size), START)
+
+
 def read(rows: Sequence[Row], most: int, adapter: Path | None, out: Path) -> None:
     """Judge the files of each question, after those that `out` holds already."""
-    reader = Reader.load(adapter=adapter)
+    reader = untrained() if adapter == UNTRAINED else Reader.load(adapter=adapter)
     done = {row["id"] for row in _load(out)} if out.exists() else set()
     for row in _each(rows, most):
         if row["id"] in done:
@@ -280,7 +290,7 @@ def read(rows: Sequence[Row], most: int, adapter: Path | None, out: Path) -> Non
             "right": [file["right"] for file in row["files"]],
             "seconds": seconds,
         }
-        about = {key: row[key] for key in ("id", "repo", "dominant", "among_first")}
+        about = {key: row[key] for key in ("id", "repo", "dominant", "among_first", "claim")}
         with out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(about | judged) + "\n")
 
@@ -313,8 +323,12 @@ def report(name: str, rows: Sequence[Row]) -> None:
         f"  chose another than the first: {100 * differs.mean():.1f} %; then the reader was right in "
         f"{100 * (chosen[differs] == 1).mean():.1f} %, the search in {100 * (search[differs] == 1).mean():.1f} %"
     )
-    claimed = np.array([_claim(row) for row in rows])
-    print(f"  ECE of the reader's percentages {calibration_error(claimed, chosen == 1):.3f}")
+    for who, ranks, claimed in (
+        ("search", search, np.array([row["claim"] for row in rows])),
+        ("reader", chosen, np.array([_claim(row) for row in rows])),
+    ):
+        error = calibration_error(claimed, ranks == 1)
+        print(f"  {who}: claims {100 * claimed.mean():.1f} % on average, ECE {error:.3f}")
 
 
 def _claim(row: Row) -> float:
