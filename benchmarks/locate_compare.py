@@ -120,7 +120,7 @@ class Rankers:
             "locate without word vectors": _sorted(candidate_paths, plain.scores(candidates.grounds * self._kept)),
             "sum of grounds by hand": _sorted(candidate_paths, _by_hand(candidates)),
         }
-        return orders, float(ranker.probabilities(scores).max(initial=0.0))
+        return orders, float(ranker.probabilities(ranker.shares(scores)).max(initial=0.0))
 
 
 @cache

@@ -5,8 +5,8 @@
 
 `collect` asks every question and stores the grounds of the candidates. `fit` maximizes the logarithm of the probability
 that a softmax over the candidates gives to the right files, with a quadratic penalty (L-BFGS). Every set has the same
-weight. The calibration of the probabilities is fitted to the scores of cross-validation, so that it fits repositories
-that no weight has seen. `benchmarks.locate_compare` measures baselines beside it.
+weight. The percentages are fitted to the scores of cross-validation, and to those of the sets of --calibrate, which no
+weight has seen. `benchmarks.locate_compare` measures baselines beside it.
 
 DIR holds a folder per repository, OWNER+NAME, NAME or NAME-VERSION.
 """
@@ -17,7 +17,7 @@ import argparse
 import io
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,15 @@ from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.locate.grounds import CANDIDATES, COLUMNS
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
-from reflectrl.wings.autoexplore.locate.ranker import ABLATIONS, Ranker, inputs
+from reflectrl.wings.autoexplore.locate.ranker import ABLATIONS, LEAST_SHARE, Ranker, inputs
 from reflectrl.wings.autoexplore.making.imported import find_repo, gold_files
 
 PENALTY = 0.3
 FOLDS = 5
 FIRST = (1, 5)
 BINS = 10
+CLAIMED = 5
+"""Number of files of a question whose percentages are fitted."""
 DIGITS = 4
 """Decimals of the shipped weights: sums in another order must not make other bytes."""
 PLAIN = "word vectors"
@@ -210,10 +212,13 @@ def ranks(scores: Floats, right: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.where(answers.any(axis=1), answers.argmax(axis=1) + 1, 10**6)
 
 
-def calibrate(scored: Sequence[tuple[Set, Floats]]) -> Floats:
-    """Return the sharpness, and the score of "nowhere", that make the right answers most likely."""
+def calibrate(scored: Sequence[tuple[Set, Floats]]) -> dict[str, Floats]:
+    """Return "calibration", the sharpness and the score of "nowhere" that make the right answers most likely, and
+    "claim", the slope and offset that turn shares into percentages. Every set has the same weight.
+    """
     scores = np.concatenate([scores for _, scores in scored])
     right = np.concatenate([each.right for each, _ in scored])
+    weight = np.concatenate([np.full(len(scores), 1 / len(scores)) for _, scores in scored]) / len(scored)
     anywhere = right.any(axis=1)
 
     def loss(parameters: Floats) -> float:
@@ -221,18 +226,48 @@ def calibrate(scored: Sequence[tuple[Set, Floats]]) -> Floats:
         top = np.maximum(sharp.max(axis=1), parameters[1])
         parts, elsewhere = np.exp(sharp - top[:, None]), np.exp(parameters[1] - top)
         answer = np.where(anywhere, np.where(right, parts, 0).sum(axis=1), elsewhere)
-        return float(-np.log(np.maximum(answer, 1e-30) / (parts.sum(axis=1) + elsewhere)).mean())
+        return float(-np.log(np.maximum(answer, 1e-30) / (parts.sum(axis=1) + elsewhere)) @ weight)
 
     optimum = minimize(loss, np.zeros(2), method="Nelder-Mead")
-    return np.array([np.exp(optimum.x[0]), optimum.x[1]])
+    calibration = np.array([np.exp(optimum.x[0]), optimum.x[1]])
+    return {"calibration": calibration, "claim": _fit_claim(scored, calibration)}
 
 
-def claims(each: Set, scores: Floats, calibration: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+def _fit_claim(scored: Sequence[tuple[Set, Floats]], calibration: Floats) -> Floats:
+    """Return slope and offset of the logistic function that makes the outcomes of the first CLAIMED files most likely.
+
+    The first file weighs as much as the others together.
+    """
+    ranker = _unweighted({"calibration": calibration, "claim": np.array([1.0, 0.0])})
+    odds, hits, weights = list[float](), list[bool](), list[float]()
+    for each, scores in scored:
+        for row, present, right in zip(scores, each.present, each.right, strict=True):
+            shares = ranker.shares(row[present].astype(np.float32))
+            order = np.argsort(-shares, kind="stable")[:CLAIMED]
+            certain = np.clip(shares[order].astype(float), LEAST_SHARE, 1 - LEAST_SHARE)
+            odds += np.log(certain / (1 - certain)).tolist()
+            hits += right[present][order].tolist()
+            weights += [1 / len(scores), *[1 / (CLAIMED - 1) / len(scores)] * (len(order) - 1)]
+    x, hit, weight = np.array(odds), np.array(hits), np.array(weights)
+
+    def loss(line: Floats) -> float:
+        claimed = line[0] * x + line[1]
+        return float((np.logaddexp(0, claimed) - hit * claimed) @ weight)
+
+    return np.asarray(minimize(loss, np.array([1.0, 0.0])).x)
+
+
+def _unweighted(calibration: Mapping[str, Floats]) -> Ranker:
+    """Return a ranker that only turns scores into percentages."""
+    return Ranker({"mean": np.zeros(1), "scale": np.ones(1), "weights": np.zeros(1), **calibration})
+
+
+def claims(each: Set, scores: Floats, calibration: Mapping[str, Floats]) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the probability claimed for the first file of each question, and whether it answers."""
-    ranker = Ranker({"mean": np.zeros(1), "scale": np.ones(1), "weights": np.zeros(1), "calibration": calibration})
+    ranker = _unweighted(calibration)
     claimed, hit = list[float](), list[bool]()
     for row, present, right in zip(scores, each.present, each.right, strict=True):
-        probabilities = ranker.probabilities(row[present].astype(np.float32))
+        probabilities = ranker.probabilities(ranker.shares(row[present].astype(np.float32)))
         claimed.append(float(probabilities.max()))
         hit.append(bool(right[present][probabilities.argmax()]))
     return np.array(claimed), np.array(hit)
@@ -258,6 +293,7 @@ def main(words: Sequence[str] | None = None) -> None:
     fitting.add_argument("sets", nargs="+", type=Path)
     fitting.add_argument("--ablations", action="store_true")
     fitting.add_argument("--out", type=Path)
+    fitting.add_argument("--calibrate", nargs="*", type=Path, default=[], help="further sets for the percentages alone")
     fitting.add_argument("--folds", type=Path, help="folder for the weights of each fold, for `locate_compare`")
     args = parser.parse_args(words)
     if args.verb == "collect":
@@ -271,14 +307,19 @@ def fit_and_report(given: argparse.Namespace) -> None:
     sets = [Set.load(path) for path in given.sets]
     fitted = fit_folds(sets)
     scored = crossed(sets, fitted)
-    calibration = calibrate(list(zip(sets, scored, strict=True)))
+    held_out, weights = [Set.load(path) for path in given.calibrate], fit_sets(sets, ())
+    apart = [(each, weights.scores(each.inputs(), each.present)) for each in held_out]
+    calibration = calibrate([*zip(sets, scored, strict=True), *apart])
     for path, each, scores in zip(given.sets, sets, scored, strict=True):
         as_found = np.where(each.present, -np.arange(each.present.shape[1], dtype=float), -np.inf)
         _line(f"{path.stem}, the index alone", ranks(as_found, each.right), each)
         _line(f"{path.stem}, all grounds", ranks(scores, each.right), each)
         print(f"{path.stem}, ECE in cross-validation {calibration_error(*claims(each, scores, calibration)):.3f}")
+    for path, (each, scores) in zip(given.calibrate, apart, strict=True):
+        _line(f"{path.stem}, all grounds", ranks(scores, each.right), each)
+        print(f"{path.stem}, ECE {calibration_error(*claims(each, scores, calibration)):.3f}")
     if given.out is not None:
-        save(fit_sets(sets, ()), calibration, given.out)
+        save(weights, calibration, given.out)
     if given.folds is not None:
         given.folds.mkdir(parents=True, exist_ok=True)
         for fold, weights in enumerate(fitted):
@@ -293,9 +334,9 @@ def fit_and_report(given: argparse.Namespace) -> None:
                     save(weights, calibration, given.folds / f"{fold}-plain.npz")
 
 
-def save(weights: Weights, calibration: Floats, path: Path) -> None:
+def save(weights: Weights, calibration: Mapping[str, Floats], path: Path) -> None:
     """Write the data of a ranker, without the time, so that the same fit makes the same bytes."""
-    arrays = {"mean": weights.mean, "scale": weights.scale, "weights": weights.weights, "calibration": calibration}
+    arrays = {"mean": weights.mean, "scale": weights.scale, "weights": weights.weights, **calibration}
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             data = io.BytesIO()

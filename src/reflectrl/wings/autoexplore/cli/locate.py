@@ -19,6 +19,7 @@ from reflectrl.core.types import UserError
 if TYPE_CHECKING:
     from reflectrl.wings.autoexplore.locate.agent import Agent, Walked
     from reflectrl.wings.autoexplore.locate.answers import Answer, Locator
+    from reflectrl.wings.autoexplore.locate.reader import Reader
     from reflectrl.wings.autoexplore.search import Hit
 
 SMALL = 20_000_000
@@ -56,9 +57,24 @@ def agent_of(model: str, search: bool) -> Agent | None:
     return agent
 
 
+def reader_of(read: bool, agent: Agent | None, names_only: bool = False) -> Reader | None:
+    """Load the model that reads the search's first files; return None without `--read`.
+
+    Raises:
+        UserError: another method answers, torch is not installed, or the model is not on this machine.
+    """
+    if not read:
+        return None
+    if agent is not None or names_only:
+        raise UserError("--read chooses among files of the search; drop --model (or pass --search) and --names-only")
+    from reflectrl.wings.autoexplore.locate.reader import Reader
+
+    return Reader.load()
+
+
 OPTIONS = (
     "--repo", "--top", "--json", "--open", "--questions", "--no-cache",
-    "--names-only", "--search", "--model", "--trace",
+    "--names-only", "--read", "--search", "--model", "--trace",
 )  # fmt: skip
 
 
@@ -86,6 +102,9 @@ class Locate:
     """Folder of an agent that answers instead of the search, written by `export-agent`. Default: $REFLECTRL_AGENT."""
     search: bool = False
     """Answer by search, even if $REFLECTRL_AGENT names an agent."""
+    read: bool = False
+    """Let a language model read the first eight files and choose among them: slower, and more often right. Needs torch
+    and SmolLM2-135M (`reflectrl data model smollm2-135m`)."""
     names_only: bool = False
     """Search the names of files and folders only, not the contents."""
 
@@ -107,9 +126,11 @@ class Locate:
         if not self.questions:
             check_question(question)
         agent = agent_of(self.model, self.search or self.names_only)
+        reader = reader_of(self.read, agent, self.names_only)
         from reflectrl.wings.autoexplore.locate.answers import Locator
 
-        locator = Locator(self.repo, self.names_only, agent, cached=not self.no_cache, lasting=bool(self.questions))
+        lasting = bool(self.questions)
+        locator = Locator(self.repo, self.names_only, agent, not self.no_cache, lasting, reader)
         _note(self._method(agent))
         if self.questions:
             for row in rows:
@@ -138,7 +159,8 @@ class Locate:
             return f"the agent {agent.card.name} walks through the repository; nothing leaves this machine"
         from reflectrl.wings.autoexplore.locate.answers import METHODS
 
-        what = METHODS["names" if self.names_only else "search"]
+        method = "reader" if self.read else "search"
+        what = METHODS["names" if self.names_only else method]
         return f"this is {what}" + ("; --trace shows nothing, since only an agent walks" if self.trace else "")
 
 

@@ -13,7 +13,9 @@ import tyro
 from reflectrl.core.advice import install
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.types import UserError
-from reflectrl.wings.autoexplore.cli.locate import agent_of
+from reflectrl.wings.autoexplore.cli.locate import agent_of, reader_of
+
+OPTIONS = ("--repo", "--model", "--search", "--read", "--no-cache")
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class Mcp:
     """Folder of an agent that answers instead of the search, written by `export-agent`. Default: $REFLECTRL_AGENT."""
     search: bool = False
     """Answer by search, even if $REFLECTRL_AGENT names an agent."""
+    read: bool = False
+    """Let a language model read the first eight files and choose among them, as `locate --read` does."""
     no_cache: bool = False
     """Keep no index in the user's cache folder, and use none. $REFLECTRL_CACHE=off does the same."""
 
@@ -33,9 +37,7 @@ class Mcp:
         """Serve until stdin ends. Only the protocol is written to stdout."""
         if settings:
             option = settings[0].partition("=")[0]
-            raise UserError(
-                f"unknown option {option!r}{suggestion(option, ('--repo', '--model', '--search', '--no-cache'))}"
-            )
+            raise UserError(f"unknown option {option!r}{suggestion(option, OPTIONS)}")
         try:
             from reflectrl.wings.autoexplore.locate.mcp import make_server
         except ImportError as error:
@@ -43,8 +45,9 @@ class Mcp:
         from reflectrl.wings.autoexplore.locate.answers import METHODS, Locator
 
         agent = agent_of(self.model, self.search)
-        locator = Locator(self.repo, agent=agent, cached=not self.no_cache, lasting=True)
-        method = METHODS["search"] if agent is None else f"the agent {agent.card.name}"
+        reader = reader_of(self.read, agent)
+        locator = Locator(self.repo, agent=agent, cached=not self.no_cache, lasting=True, reader=reader)
+        method = METHODS["reader" if self.read else "search"] if agent is None else f"the agent {agent.card.name}"
         print(
             f"reflectrl: serving {str(locator.root)!r} ({len(locator):,} files) on stdin and stdout; "
             f"files are found by {method}",

@@ -18,10 +18,12 @@ from reflectrl.wings.autoexplore.search import Hit, Search, check_question
 if TYPE_CHECKING:  # slow to import, and needed only with an agent
     from reflectrl.wings.autoexplore.finder import Finder
     from reflectrl.wings.autoexplore.locate.agent import Agent, Walked
+    from reflectrl.wings.autoexplore.locate.reader import Reader
     from reflectrl.wings.autoexplore.repository import Repository
 
 METHODS = {
     "search": "a learned search (definitions, names, comments, meaning)",
+    "reader": "a learned search, whose first files a language model reads and chooses from",
     "names": "search over names only (BM25)",
     "agent": "a trained agent that walks through the repository",
 }
@@ -55,6 +57,7 @@ class Locator:
         names_only: search the names of files only, and read no file.
         agent: agent that answers; None to answer by search.
         cached: keep the search's index in the user's cache folder.
+        reader: model that reads the search's first files and chooses among them; None for the search alone.
         lasting: the locator lives longer than its first question. Then it looks for changes before that one too, and
             the kernel tells the search which folders have changed (see `LiveIndex`).
 
@@ -69,8 +72,10 @@ class Locator:
         agent: Agent | None = None,
         cached: bool = True,
         lasting: bool = False,
+        reader: Reader | None = None,
     ) -> None:
         self.root, self._names_only, self._agent = Sandbox(root).root, names_only, agent
+        self._method = "search" if reader is None else "reader"
         self._lock = Lock()
         self._seen: Mapping[str, Stamp] = {}
         self._repository: Repository | None = None
@@ -78,7 +83,7 @@ class Locator:
         if names_only or agent is not None:
             self._open()
         else:
-            self._engine = Engine(self.root, cached=cached, watched=lasting)
+            self._engine = Engine(self.root, cached=cached, watched=lasting, reader=reader)
         self._is_fresh = not lasting
 
     def __len__(self) -> int:
@@ -101,7 +106,7 @@ class Locator:
                 self._engine.index.refresh()
             self._is_fresh = False
             hits = self._engine.search(question, k)
-            return Answer("search", tuple(hits), remarks=tuple(self._engine.remarks()))
+            return Answer(self._method, tuple(hits), remarks=tuple(self._engine.remarks()))
 
     def text(self, path: str) -> str:
         """Return the text of a file that can be found. Outputs of notebooks and encoded data are left out.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from reflectrl.wings.autoexplore.index import Filters
 from reflectrl.wings.autoexplore.locate.grounds import Candidates, Tables, collect
@@ -11,10 +14,14 @@ from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
 from reflectrl.wings.autoexplore.locate.live import CUT, FILTERS, UNDECODABLE, UNREADABLE, LiveIndex
 from reflectrl.wings.autoexplore.locate.meaning import shipped_kin, shipped_telling, shipped_vectors
 from reflectrl.wings.autoexplore.locate.passages import ReadFile
-from reflectrl.wings.autoexplore.locate.ranker import Ranker, shipped_ranker
+from reflectrl.wings.autoexplore.locate.ranker import Floats, Ranker, shipped_ranker
+from reflectrl.wings.autoexplore.locate.reader import READ, Excerpt
 from reflectrl.wings.autoexplore.search import LINE_CHARACTERS, Hit, check_question
 from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.words import spoken
+
+if TYPE_CHECKING:  # needs torch, and only some commands read
+    from reflectrl.wings.autoexplore.locate.reader import Reader
 
 WORDS_IN_REASON = 5
 
@@ -28,6 +35,7 @@ class Engine:
         cached: keep the index in the user's cache folder.
         ranker: ranker; by default the one in the package.
         watched: as for `LiveIndex`.
+        reader: model that reads the first files and chooses among them; None for the search's own order.
 
     Raises:
         UserError: the folder does not exist, cannot be read, or has no file to search.
@@ -40,9 +48,10 @@ class Engine:
         cached: bool = True,
         ranker: Ranker | None = None,
         watched: bool = False,
+        reader: Reader | None = None,
     ) -> None:
         self.index = LiveIndex(root, filters, cached, watched)
-        self._ranker = ranker or shipped_ranker()
+        self._ranker, self._reader = ranker or shipped_ranker(), reader
         self._tables = Tables(shipped_vectors(), shipped_kin(), shipped_telling())
 
     def search(self, question: str, k: int) -> list[Hit]:
@@ -55,7 +64,10 @@ class Engine:
         inquiry = Inquiry.of(question)
         candidates = self.candidates(inquiry)
         scores = self._ranker.scores(candidates.grounds)
-        probabilities = self._ranker.probabilities(scores)
+        shares = self._ranker.shares(scores)
+        if self._reader is not None and len(scores):
+            scores, shares = self._read(self._reader, question, candidates, scores, shares)
+        probabilities = self._ranker.probabilities(shares)
         order = sorted(range(len(scores)), key=lambda index: -scores[index])[:k]
         return [
             self._hit(candidates, inquiry, index, float(scores[index]), float(probabilities[index])) for index in order
@@ -64,6 +76,32 @@ class Engine:
     def candidates(self, inquiry: Inquiry) -> Candidates:
         """Return the files that may answer, with their grounds."""
         return collect(self.index.corpus, inquiry, self.index.read, self._tables)
+
+    def excerpt(self, candidates: Candidates, index: int) -> Excerpt:
+        """Return what a reader sees of a candidate."""
+        path = self.index.corpus.paths[int(candidates.files[index])]
+        file = self.index.read(path)
+        if file is None:
+            return Excerpt(path, "", "")
+        return Excerpt.of(path, file.names, file.passage_text(max(candidates.best[index], 0)))
+
+    def _read(
+        self, reader: Reader, question: str, candidates: Candidates, scores: Floats, shares: Floats
+    ) -> tuple[Floats, Floats]:
+        """Let the reader choose among the first files. Return all scores and shares anew.
+
+        The reader says which of the first files answers, not whether one of them does. So it divides the share that the
+        search gave to them together.
+        """
+        first = np.argsort(-scores, kind="stable")[:READ]
+        read_scores = reader.scores(question, [self.excerpt(candidates, index) for index in first], scores[first])
+        parts = np.exp(read_scores - read_scores.max())
+        divided = (shares[first].sum() * parts / parts.sum()).astype(np.float32)
+        # Files that were not read stand below, whatever the reader makes of the others.
+        scores, shares = scores.copy(), np.minimum(shares, divided.min())
+        shares[first] = divided
+        scores[first] = scores[first].max() + read_scores - read_scores.min()
+        return scores, shares
 
     def remarks(self) -> list[str]:
         """Describe, one line each, what was not searched or only in part."""

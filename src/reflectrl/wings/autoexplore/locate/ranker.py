@@ -35,6 +35,7 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
 """Groups of grounds, which can be left out to see what they are worth."""
 MOST_CERTAIN = 0.97
 """Largest probability that is claimed: no ranking of words is ever sure."""
+LEAST_SHARE = 1e-6
 
 
 def inputs(grounds: Floats) -> Floats:
@@ -53,7 +54,8 @@ class Ranker:
     """Weighted sum of standardized inputs.
 
     Args:
-        weights: arrays by name: mean, scale and weights, (I,), and calibration: sharpness, and the score of "nowhere".
+        weights: arrays by name: mean, scale and weights, (I,); calibration: sharpness, and the score of "nowhere";
+            claim: slope and offset of the percentages.
     """
 
     def __init__(self, weights: Mapping[str, NDArray[np.generic]]) -> None:
@@ -61,6 +63,7 @@ class Ranker:
         self._mean_I, self._scale_I = as_floats["mean"], as_floats["scale"]
         self._weights_I = as_floats["weights"]
         self._sharpness, self._nowhere = (float(value) for value in as_floats["calibration"])
+        self._slope, self._offset = (float(value) for value in as_floats["claim"])
 
     def scores(self, grounds: Floats) -> Floats:
         """Return the score of each candidate, (F,); larger is better."""
@@ -69,14 +72,24 @@ class Ranker:
         scaled = (inputs(grounds) - self._mean_I) / self._scale_I
         return (scaled @ self._weights_I).astype(np.float32)
 
-    def probabilities(self, scores: Floats) -> Floats:
-        """Return the probability that each candidate answers. Their sum is below 1: the answer may be elsewhere."""
+    def shares(self, scores: Floats) -> Floats:
+        """Return the share of belief in each candidate, (F,). Their sum is below 1: the answer may be elsewhere."""
         if not len(scores):
             return scores
         sharp = scores * self._sharpness
         top = max(float(sharp.max()), self._nowhere)
         values = np.exp(sharp - top)
-        return np.minimum(values / (values.sum() + np.exp(self._nowhere - top)), MOST_CERTAIN)
+        return (values / (values.sum() + np.exp(self._nowhere - top))).astype(np.float32)
+
+    def probabilities(self, shares: Floats) -> Floats:
+        """Return the probability that each candidate answers, (F,). Their sum may exceed 1: several files may answer.
+
+        A logistic function of the shares' log-odds (Platt, 1999). Shares alone are too low where several files answer,
+        since these divide the belief among them, and too extreme elsewhere.
+        """
+        certain = np.clip(shares, LEAST_SHARE, 1 - LEAST_SHARE)
+        odds = self._slope * np.log(certain / (1 - certain)) + self._offset
+        return np.minimum(1 / (1 + np.exp(-odds)), MOST_CERTAIN).astype(np.float32)
 
 
 @cache
