@@ -48,6 +48,7 @@ from reflectrl.wings.autoexplore.locate.reader import (
     QUESTION_TOKENS,
     READ,
     SCALE,
+    UNSURE,
     Excerpt,
     Reader,
 )
@@ -65,6 +66,7 @@ RATE, HEAD_RATE, SHARES_RATE = 5e-4, 1e-3, 5e-3
 WARM_UP, LAST_RATE = 10, 0.1
 SAMPLES = 5000
 UNTRAINED = Path("untrained")
+FIRST = (1, 3, 5)
 Row = dict[str, Any]
 
 
@@ -308,6 +310,8 @@ def report(name: str, rows: Sequence[Row]) -> None:
     """Print how often the search and the reader are right, their difference, and what the reader changed."""
     search = np.array([_rank(row["search"], row["right"]) for row in rows])
     chosen = np.array([_rank(row["total"], row["right"]) for row in rows])
+    is_read = np.array([row["claim"] < UNSURE for row in rows])
+    shipped = np.where(is_read, chosen, search)
     seconds = np.median([row["seconds"] for row in rows])
     print(f"{name}: {len(rows)} questions, {seconds:.1f} processor seconds each (median)")
     masks = {"all": np.ones(len(rows), bool), "dominant": np.array([row["dominant"] for row in rows])}
@@ -315,17 +319,21 @@ def report(name: str, rows: Sequence[Row]) -> None:
         if mask.any() and not (which == "dominant" and mask.all()):
             print(
                 f"  {which} ({mask.sum()}):",
-                *(_compared(k, search[mask], chosen[mask]) for k in (1, 3, 5)),
+                *(_compared(k, search[mask], chosen[mask]) for k in FIRST),
                 sep="\n    ",
             )
+    print(f"  read where the search is unsure ({100 * is_read.mean():.0f} %), as it ships:")
+    print("", *(_compared(k, search, shipped) for k in FIRST), sep="\n    ")
     differs = np.array([int(np.argmax(row["total"])) != 0 for row in rows])
     print(
         f"  chose another than the first: {100 * differs.mean():.1f} %; then the reader was right in "
         f"{100 * (chosen[differs] == 1).mean():.1f} %, the search in {100 * (search[differs] == 1).mean():.1f} %"
     )
+    of_search, of_reader = np.array([row["claim"] for row in rows]), np.array([_claim(row) for row in rows])
     for who, ranks, claimed in (
-        ("search", search, np.array([row["claim"] for row in rows])),
-        ("reader", chosen, np.array([_claim(row) for row in rows])),
+        ("search", search, of_search),
+        ("reader", chosen, of_reader),
+        ("as it ships", shipped, np.where(is_read, of_reader, of_search)),
     ):
         error = calibration_error(claimed, ranks == 1)
         print(f"  {who}: claims {100 * claimed.mean():.1f} % on average, ECE {error:.3f}")

@@ -91,7 +91,7 @@ def test_the_reader_divides_what_the_search_gave_to_the_first_files(llama: Path,
     repo = make_project(tmp_path / "project")
     searched = Locator(repo, cached=False).locate(QUESTION, 5)
     readers = [
-        Reader.load(str(llama), write_adapter(llama, tmp_path / f"{weight}.safetensors", weight))
+        Reader.load(str(llama), write_adapter(llama, tmp_path / f"{weight}.safetensors", weight), unsure=1.0)
         for weight in (1000.0, -1000.0)
     ]
     chosen = [Locator(repo, cached=False, reader=reader).locate(QUESTION, 5) for reader in readers]
@@ -115,11 +115,27 @@ def test_files_that_were_not_read_stand_below(llama: Path, adapter: Path, tmp_pa
     searched = [hit.path for hit in Locator(tmp_path / "many", cached=False).locate(QUESTION, 12).files]
     read = [
         hit.path
-        for hit in Locator(tmp_path / "many", cached=False, reader=Reader.load(str(llama), adapter))
+        for hit in Locator(tmp_path / "many", cached=False, reader=Reader.load(str(llama), adapter, unsure=1.0))
         .locate(QUESTION, 12)
         .files
     ]
     assert set(read[:8]) == set(searched[:8]) and read[8:] == searched[8:]
+
+
+def test_where_the_search_is_sure_nothing_is_read(llama: Path, tmp_path: Path) -> None:
+    repo = make_project(tmp_path / "project")
+    searched = Locator(repo, cached=False).locate(QUESTION, 5).files
+    backwards = write_adapter(llama, tmp_path / "backwards.safetensors", -1000.0)
+    forwards = write_adapter(llama, tmp_path / "forwards.safetensors", 1000.0)
+    first = searched[0].probability or 0.0
+    for adapter in (backwards, forwards):
+        sure = Reader.load(str(llama), adapter, unsure=first)
+        assert Locator(repo, cached=False, reader=sure).locate(QUESTION, 5).files == searched
+    unsure = [Reader.load(str(llama), adapter, unsure=first + 0.001) for adapter in (backwards, forwards)]
+    orders = [
+        [hit.path for hit in Locator(repo, cached=False, reader=each).locate(QUESTION, 5).files] for each in unsure
+    ]
+    assert orders[0] != orders[1]
 
 
 def test_an_adapter_of_another_model_is_refused(llama: Path, tmp_path: Path) -> None:

@@ -65,9 +65,10 @@ class Engine:
         candidates = self.candidates(inquiry)
         scores = self._ranker.scores(candidates.grounds)
         shares = self._ranker.shares(scores)
-        if self._reader is not None and len(scores):
-            scores, shares = self._read(self._reader, question, candidates, scores, shares)
         probabilities = self._ranker.probabilities(shares)
+        if self._reader is not None and len(scores) and probabilities.max() < self._reader.unsure:
+            scores, shares = self._read(self._reader, question, candidates, scores, shares)
+            probabilities = self._ranker.probabilities(shares)
         order = sorted(range(len(scores)), key=lambda index: -scores[index])[:k]
         return [
             self._hit(candidates, inquiry, index, float(scores[index]), float(probabilities[index])) for index in order
