@@ -308,14 +308,14 @@ def fit_and_report(given: argparse.Namespace) -> None:
     fitted = fit_folds(sets)
     scored = crossed(sets, fitted)
     held_out, weights = [Set.load(path) for path in given.calibrate], fit_sets(sets, ())
-    apart = [(each, weights.scores(each.inputs(), each.present)) for each in held_out]
-    calibration = calibrate([*zip(sets, scored, strict=True), *apart])
+    held_out_scores = [(each, weights.scores(each.inputs(), each.present)) for each in held_out]
+    calibration = calibrate([*zip(sets, scored, strict=True), *held_out_scores])
     for path, each, scores in zip(given.sets, sets, scored, strict=True):
         as_found = np.where(each.present, -np.arange(each.present.shape[1], dtype=float), -np.inf)
         _line(f"{path.stem}, the index alone", ranks(as_found, each.right), each)
         _line(f"{path.stem}, all grounds", ranks(scores, each.right), each)
         print(f"{path.stem}, ECE in cross-validation {calibration_error(*claims(each, scores, calibration)):.3f}")
-    for path, (each, scores) in zip(given.calibrate, apart, strict=True):
+    for path, (each, scores) in zip(given.calibrate, held_out_scores, strict=True):
         _line(f"{path.stem}, all grounds", ranks(scores, each.right), each)
         print(f"{path.stem}, ECE {calibration_error(*claims(each, scores, calibration)):.3f}")
     if given.out is not None:

@@ -143,8 +143,8 @@ def _first_files(engine: Engine, ranker: Ranker, row: Row) -> Row | None:
     ]
     about = {key: row[key] for key in ("id", "repo", "question")}
     share = float(shares[first].sum())
-    claim = float(ranker.probabilities(shares).max())
-    return {**about, "dominant": bool(row.get("dominant")), "among_first": share, "claim": claim, "files": files}
+    confidence = float(ranker.probabilities(shares).max())
+    return {**about, "dominant": bool(row.get("dominant")), "among_first": share, "claim": confidence, "files": files}
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
@@ -258,8 +258,8 @@ def _group(files: Sequence[Row], rng: random.Random) -> list[Row]:
     right = [file for file in files if file["right"]]
     wrong = [file for file in files if not file["right"]]
     count = min(GROUP - 1, len(wrong))
-    chosen = rng.sample(wrong, count) if rng.random() < SAMPLED else wrong[:count]
-    return [rng.choice(right), *chosen]
+    compared = rng.sample(wrong, count) if rng.random() < SAMPLED else wrong[:count]
+    return [rng.choice(right), *compared]
 
 
 # ---- measuring -------------------------------------------------------------------------------------------------------
@@ -309,9 +309,9 @@ def _each(rows: Sequence[Row], most: int) -> Iterator[Row]:
 def report(name: str, rows: Sequence[Row]) -> None:
     """Print how often the search and the reader are right, their difference, and what the reader changed."""
     search = np.array([_rank(row["search"], row["right"]) for row in rows])
-    chosen = np.array([_rank(row["total"], row["right"]) for row in rows])
+    reader = np.array([_rank(row["total"], row["right"]) for row in rows])
     is_read = np.array([row["claim"] < UNSURE for row in rows])
-    shipped = np.where(is_read, chosen, search)
+    shipped = np.where(is_read, reader, search)
     seconds = np.median([row["seconds"] for row in rows])
     print(f"{name}: {len(rows)} questions, {seconds:.1f} processor seconds each (median)")
     masks = {"all": np.ones(len(rows), bool), "dominant": np.array([row["dominant"] for row in rows])}
@@ -319,7 +319,7 @@ def report(name: str, rows: Sequence[Row]) -> None:
         if mask.any() and not (which == "dominant" and mask.all()):
             print(
                 f"  {which} ({mask.sum()}):",
-                *(_compared(k, search[mask], chosen[mask]) for k in FIRST),
+                *(_compared(k, search[mask], reader[mask]) for k in FIRST),
                 sep="\n    ",
             )
     print(f"  read where the search is unsure ({100 * is_read.mean():.0f} %), as it ships:")
@@ -327,32 +327,32 @@ def report(name: str, rows: Sequence[Row]) -> None:
     differs = np.array([int(np.argmax(row["total"])) != 0 for row in rows])
     print(
         f"  chose another than the first: {100 * differs.mean():.1f} %; then the reader was right in "
-        f"{100 * (chosen[differs] == 1).mean():.1f} %, the search in {100 * (search[differs] == 1).mean():.1f} %"
+        f"{100 * (reader[differs] == 1).mean():.1f} %, the search in {100 * (search[differs] == 1).mean():.1f} %"
     )
-    of_search, of_reader = np.array([row["claim"] for row in rows]), np.array([_claim(row) for row in rows])
+    of_search, of_reader = np.array([row["claim"] for row in rows]), np.array([_confidence(row) for row in rows])
     for who, ranks, claimed in (
         ("search", search, of_search),
-        ("reader", chosen, of_reader),
+        ("reader", reader, of_reader),
         ("as it ships", shipped, np.where(is_read, of_reader, of_search)),
     ):
         error = calibration_error(claimed, ranks == 1)
         print(f"  {who}: claims {100 * claimed.mean():.1f} % on average, ECE {error:.3f}")
 
 
-def _claim(row: Row) -> float:
+def _confidence(row: Row) -> float:
     """Return the probability that `locate --read` prints for its first file."""
     parts = np.exp(np.array(row["total"]) - max(row["total"]))
     share = np.float32(row["among_first"] * parts.max() / parts.sum())
     return float(shipped_ranker().probabilities(np.array([share]))[0])
 
 
-def _compared(k: int, search: NDArray[np.int64], chosen: NDArray[np.int64]) -> str:
-    gains = (chosen <= k).astype(float) - (search <= k)
+def _compared(k: int, search: NDArray[np.int64], reader: NDArray[np.int64]) -> str:
+    gains = (reader <= k).astype(float) - (search <= k)
     rng = np.random.default_rng(0)
     sampled = 100 * gains[rng.integers(0, len(gains), (SAMPLES, len(gains)))].mean(axis=1)
     low, high = np.percentile(sampled, (2.5, 97.5))
     return (
-        f"first {k}: search {100 * (search <= k).mean():.1f}, reader {100 * (chosen <= k).mean():.1f}, "
+        f"first {k}: search {100 * (search <= k).mean():.1f}, reader {100 * (reader <= k).mean():.1f}, "
         f"{100 * gains.mean():+.1f} [{low:.1f}, {high:.1f}]"
     )
 

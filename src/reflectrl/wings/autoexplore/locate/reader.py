@@ -46,7 +46,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Excerpt:
-    """What the reader sees of a file: its path, the names of its definitions, and one passage."""
+    """Part of a file that the reader sees: its path, the names of its definitions, and one passage."""
 
     path: str
     names: str
