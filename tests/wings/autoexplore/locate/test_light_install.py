@@ -54,6 +54,12 @@ def test_what_a_light_install_lacks_is_said_in_one_line(tmp_path: Path) -> None:
     assert " is not installed here, only what `locate` needs; for the rest, in the checkout" in done.stderr
 
 
+def test_a_reader_needs_torch() -> None:
+    done = in_a_light_install("locate", "where is BM25 computed?", "--repo", str(ROOT / "src"), "--read")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert "a reader needs torch; in the checkout of reflectrl: pip install ." in done.stderr
+
+
 def test_no_torch_is_imported() -> None:
     code = (
         "import sys; from reflectrl.cli import main; main(sys.argv[1:]); print('torch' in sys.modules, file=sys.stderr)"

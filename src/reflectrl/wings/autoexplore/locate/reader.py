@@ -90,7 +90,7 @@ class Reader:
             from reflectrl.core.config.recipe import ModelConfig
             from reflectrl.models.load import load_model
         except ImportError as error:
-            raise UserError(f"a reader needs torch; {install('torch')}") from error
+            raise UserError(f"a reader needs torch; {install()}") from error
         lm = load_model(model, ModelConfig(mixed_play="auto", chat="off"))
         if adapter is None:
             with as_file(files("reflectrl.wings.autoexplore.locate").joinpath("data/reader.safetensors")) as path:
