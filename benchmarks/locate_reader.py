@@ -322,8 +322,11 @@ def report(name: str, rows: Sequence[Row]) -> None:
                 *(_compared(k, search[mask], reader[mask]) for k in FIRST),
                 sep="\n    ",
             )
-    print(f"  read where the search is unsure ({100 * is_read.mean():.0f} %), as it ships:")
-    print("", *(_compared(k, search, shipped) for k in FIRST), sep="\n    ")
+    print(
+        f"  read where the search is unsure ({100 * is_read.mean():.0f} %), as it ships:",
+        *(_compared(k, search, shipped) for k in FIRST),
+        sep="\n    ",
+    )
     differs = np.array([int(np.argmax(row["total"])) != 0 for row in rows])
     print(
         f"  chose another than the first: {100 * differs.mean():.1f} %; then the reader was right in "
