@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # slow to import, and needed only with an agent
 
 METHODS = {
     "search": "a learned search (definitions, names, comments, meaning)",
-    "reader": "a learned search, whose first files a language model reads and chooses from",
+    "reader": "a learned search; where it is unsure, a language model reads its first files and chooses",
     "names": "search over names only (BM25)",
     "agent": "a trained agent that walks through the repository",
 }
