@@ -41,16 +41,14 @@ from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
 from reflectrl.wings.autoexplore.locate.ranker import Ranker, shipped_ranker
 from reflectrl.wings.autoexplore.locate.reader import (
-    ASKED,
     BASE,
-    NAME_TOKENS,
-    PASSAGE_TOKENS,
-    QUESTION_TOKENS,
     READ,
     SCALE,
     UNSURE,
     Excerpt,
     Reader,
+    judge,
+    prompt,
 )
 from reflectrl.wings.autoexplore.making.imported import gold_files
 
@@ -147,6 +145,11 @@ def _first_files(engine: Engine, ranker: Ranker, row: Row) -> Row | None:
     return {**about, "dominant": bool(row.get("dominant")), "among_first": share, "claim": confidence, "files": files}
 
 
+def excerpt_of(file: Row) -> Excerpt:
+    """Return the excerpt of a file that `collect` wrote."""
+    return Excerpt(file["path"], file["names"], file["passage"])
+
+
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
@@ -182,30 +185,9 @@ class Student(nn.Module):
 
     def forward(self, question: str, files: Sequence[Row]) -> Tensor:
         """Return the sums of the search's and the reader's scores, (F,)."""
-        encode = self.tokenizer.encode
-        asked, tail = encode(f" {question}")[:QUESTION_TOKENS], encode(ASKED)
-        heads = [
-            encode(f"File: {file['path']}\nDefines: ")
-            + encode(file["names"])[:NAME_TOKENS]
-            + encode("\n```\n")
-            + encode(file["passage"])[:PASSAGE_TOKENS]
-            + encode("\n```\nQuestion that this file answers:")
-            for file in files
-        ]
-        rows = [torch.tensor([*head, *asked, *tail]) for head in heads]
-        ids_FT = nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        mask_FT = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+        prompts = [prompt(self.tokenizer.encode, question, excerpt_of(file)) for file in files]
         with torch.autocast("cpu", torch.bfloat16):
-            hidden_FTD = self.lm.model(input_ids=ids_FT, attention_mask=mask_FT).last_hidden_state
-            spans = [slice(len(head) - 1, len(head) - 1 + len(asked)) for head in heads]
-            predicting = torch.stack([hidden_TD[span] for hidden_TD, span in zip(hidden_FTD, spans, strict=True)])
-            logits_FQV = self.lm.lm_head(predicting.to(torch.bfloat16)).float()
-        targets_FQ1 = torch.tensor(asked).expand(len(rows), -1)[..., None]
-        likelihood_F = logits_FQV.log_softmax(-1).gather(-1, targets_FQ1).mean((1, 2))
-        last_FD = torch.stack(
-            [hidden_TD[len(row) - 1] for row, hidden_TD in zip(rows, hidden_FTD, strict=True)]
-        ).float()
-        head_F = last_FD / last_FD.pow(2).mean(-1, keepdim=True).sqrt() @ self.head_D
+            likelihood_F, head_F = judge(self.lm, prompts, self.head_D)
         search_F = torch.tensor([file["score"] for file in files])
         return self.shares[0] * search_F + self.shares[1] * likelihood_F + head_F
 
@@ -278,7 +260,7 @@ def read(rows: Sequence[Row], most: int, adapter: Path | None, out: Path) -> Non
     for row in _each(rows, most):
         if row["id"] in done:
             continue
-        excerpts = [Excerpt(file["path"], file["names"], file["passage"]) for file in row["files"]]
+        excerpts = list(map(excerpt_of, row["files"]))
         search = np.array([file["score"] for file in row["files"]], np.float32)
         start = time.process_time()
         likelihood, head = reader.judge(row["question"], excerpts)

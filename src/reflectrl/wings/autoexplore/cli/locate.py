@@ -103,8 +103,8 @@ class Locate:
     search: bool = False
     """Answer by search, even if $REFLECTRL_AGENT names an agent."""
     read: bool = False
-    """Let a language model read the first eight files and choose among them: slower, and more often right. Needs torch
-    and SmolLM2-135M (`reflectrl data model smollm2-135m`)."""
+    """Let a language model read the first eight files and choose, where the search is unsure: slower, and more often
+    right. Needs torch and SmolLM2-135M (`reflectrl data model smollm2-135m`)."""
     names_only: bool = False
     """Search the names of files and folders only, not the contents."""
 
@@ -129,8 +129,8 @@ class Locate:
         reader = reader_of(self.read, agent, self.names_only)
         from reflectrl.wings.autoexplore.locate.answers import Locator
 
-        lasting = bool(self.questions)
-        locator = Locator(self.repo, self.names_only, agent, not self.no_cache, lasting, reader)
+        cached, lasting = not self.no_cache, bool(self.questions)
+        locator = Locator(self.repo, self.names_only, agent, cached=cached, lasting=lasting, reader=reader)
         _note(self._method(agent))
         if self.questions:
             for row in rows:

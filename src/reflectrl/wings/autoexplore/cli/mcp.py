@@ -29,7 +29,7 @@ class Mcp:
     search: bool = False
     """Answer by search, even if $REFLECTRL_AGENT names an agent."""
     read: bool = False
-    """Let a language model read the first eight files and choose among them, as `locate --read` does."""
+    """Let a language model read the first eight files, where the search is unsure, as `locate --read` does."""
     no_cache: bool = False
     """Keep no index in the user's cache folder, and use none. $REFLECTRL_CACHE=off does the same."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,13 +14,10 @@ from reflectrl.wings.autoexplore.locate.live import CUT, FILTERS, UNDECODABLE, U
 from reflectrl.wings.autoexplore.locate.meaning import shipped_kin, shipped_telling, shipped_vectors
 from reflectrl.wings.autoexplore.locate.passages import ReadFile
 from reflectrl.wings.autoexplore.locate.ranker import Floats, Ranker, shipped_ranker
-from reflectrl.wings.autoexplore.locate.reader import READ, Excerpt
+from reflectrl.wings.autoexplore.locate.reader import READ, Excerpt, Reader
 from reflectrl.wings.autoexplore.search import LINE_CHARACTERS, Hit, check_question
 from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.words import spoken
-
-if TYPE_CHECKING:  # needs torch, and only some commands read
-    from reflectrl.wings.autoexplore.locate.reader import Reader
 
 WORDS_IN_REASON = 5
 

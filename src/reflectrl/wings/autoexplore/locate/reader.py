@@ -10,11 +10,11 @@ trained listwise on questions mined from commits. The adapter is data of this pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,19 +58,79 @@ class Excerpt:
         return cls(path, ", ".join(filter(None, names))[:NAME_CHARACTERS], passage[:PASSAGE_CHARACTERS])
 
 
+class Prompt(NamedTuple):
+    """Tokens that are read for a file.
+
+    Attributes:
+        ids: all tokens.
+        question: place of the question's tokens among them.
+    """
+
+    ids: list[int]
+    question: slice
+
+
+def prompt(encode: Callable[[str], list[int]], question: str, excerpt: Excerpt) -> Prompt:
+    """Return what is read for a file: the excerpt, then the question.
+
+    Args:
+        encode: function that returns the tokens of a text.
+    """
+    before = [
+        *encode(f"File: {excerpt.path}\nDefines: "),
+        *encode(excerpt.names)[:NAME_TOKENS],
+        *encode("\n```\n"),
+        *encode(excerpt.passage)[:PASSAGE_TOKENS],
+        *encode("\n```\nQuestion that this file answers:"),
+    ]
+    asked = encode(f" {question}")[:QUESTION_TOKENS]
+    return Prompt([*before, *asked, *encode(ASKED)], slice(len(before), len(before) + len(asked)))
+
+
+def judge(model: Any, prompts: Sequence[Prompt], head_D: Tensor) -> tuple[Tensor, Tensor]:
+    """Return, for each file, the mean log-likelihood of the question's tokens, and the head's value, both (F,).
+
+    Gradients flow, unless the caller prevents it.
+
+    Args:
+        model: causal language model of the Llama family.
+        prompts: a prompt for each file, all with the same question.
+        head_D: weights of the last hidden state, which is scaled to a mean square of 1.
+    """
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    rows = [torch.tensor(prompt.ids) for prompt in prompts]
+    ids_FT = pad_sequence(rows, batch_first=True)
+    mask_FT = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    hidden_FTD = model.model(input_ids=ids_FT, attention_mask=mask_FT).last_hidden_state
+    of_files = list(zip(prompts, hidden_FTD, strict=True))
+    # the state before each token predicts it
+    before_FQD = torch.stack(
+        [hidden_TD[prompt.question.start - 1 : prompt.question.stop - 1] for prompt, hidden_TD in of_files]
+    )
+    asked_FQ = torch.stack([row[prompt.question] for prompt, row in zip(prompts, rows, strict=True)])
+    logp_FQV = model.lm_head(before_FQD).float().log_softmax(-1)
+    likelihood_F = logp_FQV.gather(-1, asked_FQ[..., None]).mean((1, 2))
+    last_FD = torch.stack([hidden_TD[len(prompt.ids) - 1] for prompt, hidden_TD in of_files]).float()
+    # no matrix product, which mixed precision would round
+    head_F = (last_FD * head_D).sum(-1) / last_FD.pow(2).mean(-1).sqrt()
+    return likelihood_F, head_F
+
+
 class Reader:
     """Language model that judges files. Torch computes it.
 
     Args:
         lm: language model, with the adapter's products already added to its weights.
         head_D: weights of the last hidden state.
-        shares: weights of the search's score, and of the mean log-likelihood of the question's tokens.
+        weights: of the search's score, and of the mean log-likelihood of the question's tokens.
         unsure: probability of the search's first file below which to read.
     """
 
-    def __init__(self, lm: LanguageModel, head_D: Tensor, shares: Sequence[float], unsure: float = UNSURE) -> None:
+    def __init__(self, lm: LanguageModel, head_D: Tensor, weights: Sequence[float], unsure: float = UNSURE) -> None:
         self._lm, self._head_D, self.unsure = lm, head_D, unsure
-        self._of_search, self._of_likelihood = shares
+        self._of_search, self._of_likelihood = weights
 
     @classmethod
     def load(cls, model: str = BASE, adapter: Path | None = None, unsure: float = UNSURE) -> Reader:
@@ -94,12 +154,12 @@ class Reader:
         lm = load_model(model, ModelConfig(mixed_play="auto", chat="off"))
         if adapter is None:
             with as_file(files("reflectrl.wings.autoexplore.locate").joinpath("data/reader.safetensors")) as path:
-                weights = load_file(path)
+                tensors = load_file(path)
         else:
-            weights = load_file(adapter)
-        head_D, shares = weights.pop("head").float(), weights.pop("shares").tolist()
-        add_adapter(lm.core, weights)
-        return cls(lm, head_D, shares, unsure)
+            tensors = load_file(adapter)
+        head_D, weights = tensors.pop("head").float(), tensors.pop("shares").tolist()
+        add_adapter(lm.core, tensors)
+        return cls(lm, head_D, weights, unsure)
 
     def scores(self, question: str, excerpts: Sequence[Excerpt], search_scores: Floats) -> Floats:
         """Return the sums of the search's scores and the reader's scores, (F,); larger is better."""
@@ -111,48 +171,17 @@ class Reader:
 
     def judge(self, question: str, excerpts: Sequence[Excerpt]) -> tuple[Floats, Floats]:
         """Return, for each file, the mean log-likelihood of the question's tokens, and the head's value, both (F,)."""
-        import torch
-
-        asked = self._lm.encode(f" {question}")[:QUESTION_TOKENS]
-        heads = [self._head(excerpt) for excerpt in excerpts]
-        tail = self._lm.encode(ASKED)
-        rows = [[*head, *asked, *tail] for head in heads]
-        ids_FT, mask_FT = _padded(rows)
+        prompts = [prompt(self._lm.encode, question, excerpt) for excerpt in excerpts]
         with self._lm.playing():
-            hidden_FTD = self._lm.core.model(input_ids=ids_FT, attention_mask=mask_FT).last_hidden_state  # type: ignore[operator]
-            predicting_FQD = torch.stack(
-                [
-                    hidden_TD[len(head) - 1 : len(head) - 1 + len(asked)]
-                    for head, hidden_TD in zip(heads, hidden_FTD, strict=True)
-                ]
-            )
-            logits_FQV = self._lm.core.lm_head(predicting_FQD).float()  # type: ignore[operator]
-            targets_FQ1 = torch.tensor(asked).expand(len(rows), -1)[..., None]
-            likelihood_F = logits_FQV.log_softmax(-1).gather(-1, targets_FQ1).mean((1, 2))
-            last_FD = torch.stack(
-                [hidden_TD[len(row) - 1] for row, hidden_TD in zip(rows, hidden_FTD, strict=True)]
-            ).float()
-            # no matrix product, which mixed precision would round
-            head_F = (last_FD * self._head_D).sum(-1) / last_FD.pow(2).mean(-1).sqrt()
+            likelihood_F, head_F = judge(self._lm.core, prompts, self._head_D)
         return likelihood_F.numpy(), head_F.numpy()
 
-    def _head(self, excerpt: Excerpt) -> list[int]:
-        """Return the tokens before the question."""
-        encode = self._lm.encode
-        return [
-            *encode(f"File: {excerpt.path}\nDefines: "),
-            *encode(excerpt.names)[:NAME_TOKENS],
-            *encode("\n```\n"),
-            *encode(excerpt.passage)[:PASSAGE_TOKENS],
-            *encode("\n```\nQuestion that this file answers:"),
-        ]
 
-
-def add_adapter(model: nn.Module, weights: dict[str, Tensor]) -> None:
+def add_adapter(model: nn.Module, matrices: dict[str, Tensor]) -> None:
     """Add the products of an adapter to a model's weights: W + SCALE · B A.
 
     Args:
-        weights: name of a linear layer → matrices, as "NAME.A" (rank, inputs) and "NAME.B" (outputs, rank).
+        matrices: name of a linear layer → matrices, as "NAME.A" (rank, inputs) and "NAME.B" (outputs, rank).
 
     Raises:
         UserError: the model lacks a layer, or a layer has another shape.
@@ -161,21 +190,9 @@ def add_adapter(model: nn.Module, weights: dict[str, Tensor]) -> None:
 
     parameters = dict(model.named_parameters())
     with torch.no_grad():
-        for name in sorted({key.rpartition(".")[0] for key in weights}):
-            product = SCALE * weights[f"{name}.B"].float() @ weights[f"{name}.A"].float()
+        for name in sorted({key.rpartition(".")[0] for key in matrices}):
+            product = SCALE * matrices[f"{name}.B"].float() @ matrices[f"{name}.A"].float()
             weight = parameters.get(f"{name}.weight")
             if weight is None or weight.shape != product.shape:
                 raise UserError(f"the reader's adapter was trained for {BASE}; this is another model")
             weight.add_(product)
-
-
-def _padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return token ids, padded with 0 at the end, and the mask of those that are no padding, both (F, T)."""
-    import torch
-
-    ids_FT = torch.zeros((len(rows), max(map(len, rows))), dtype=torch.long)
-    mask_FT = torch.zeros_like(ids_FT)
-    for row, ids_T, mask_T in zip(rows, ids_FT, mask_FT, strict=True):
-        ids_T[: len(row)] = torch.tensor(row)
-        mask_T[: len(row)] = 1
-    return ids_FT, mask_FT
