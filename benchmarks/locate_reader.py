@@ -38,6 +38,7 @@ from reflectrl.core.types import UserError
 from reflectrl.models.load import load_model
 from reflectrl.models.sources import find_model
 from reflectrl.wings.autoexplore.locate.engine import Engine
+from reflectrl.wings.autoexplore.locate.excerpts import Excerpt
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
 from reflectrl.wings.autoexplore.locate.ranker import Ranker, shipped_ranker
 from reflectrl.wings.autoexplore.locate.reader import (
@@ -45,7 +46,6 @@ from reflectrl.wings.autoexplore.locate.reader import (
     READ,
     SCALE,
     UNSURE,
-    Excerpt,
     Reader,
     judge,
     prompt,
@@ -62,6 +62,7 @@ START = (0.8, 2.5)
 """Weights of search and likelihood before training: fitted to the untrained model's first 119 questions of SWE-QA."""
 RATE, HEAD_RATE, SHARES_RATE = 5e-4, 1e-3, 5e-3
 WARM_UP, LAST_RATE = 10, 0.1
+SAVE_EVERY = 50
 SAMPLES = 5000
 UNTRAINED = Path("untrained")
 FIRST = (1, 3, 5)
@@ -80,7 +81,7 @@ def main(words: Sequence[str] | None = None) -> None:
     collecting.add_argument("--most", type=int, default=1000, help="questions about each repository")
     training = verbs.add_parser("train")
     training.add_argument("file", type=Path)
-    training.add_argument("--questions", type=int, default=1400, help="number of training questions")
+    training.add_argument("--questions", type=int, default=2400, help="number of training questions")
     reading = verbs.add_parser("read")
     reading.add_argument("file", type=Path)
     reading.add_argument("--adapter", type=Path, help='by default the one in the package; or "untrained"')
@@ -133,11 +134,11 @@ def _first_files(engine: Engine, ranker: Ranker, row: Row) -> Row | None:
     first = np.argsort(-scores, kind="stable")[:READ].tolist()
     files = [
         {
-            **asdict(engine.excerpt(candidates, index)),
-            "right": paths[int(candidates.files[index])] in gold,
+            **asdict(excerpt),
+            "right": excerpt.path in gold,
             "score": float(scores[index]),
         }
-        for index in first
+        for index, excerpt in zip(first, engine.excerpts(inquiry, candidates, first), strict=True)
     ]
     about = {key: row[key] for key in ("id", "repo", "question")}
     share = float(shares[first].sum())
@@ -147,7 +148,7 @@ def _first_files(engine: Engine, ranker: Ranker, row: Row) -> Row | None:
 
 def excerpt_of(file: Row) -> Excerpt:
     """Return the excerpt of a file that `collect` wrote."""
-    return Excerpt(file["path"], file["names"], file["passage"])
+    return Excerpt(file["path"], file["names"], file["naming"], file["lines"])
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
@@ -201,10 +202,13 @@ class Student(nn.Module):
 
 
 def train(rows: Sequence[Row], most: int, out: Path) -> None:
-    """Train in one pass over `most` questions whose answer is among the first files, and write the adapter."""
+    """Train in one pass over `most` questions of which the search is unsure, and write the adapter.
+
+    The answer is among the first files of each.
+    """
     torch.manual_seed(0)
     rng = random.Random(0)
-    usable = [row for row in rows if any(file["right"] for file in row["files"])]
+    usable = [row for row in rows if row["claim"] < UNSURE and any(file["right"] for file in row["files"])]
     rng.shuffle(usable)
     usable, student, start = usable[:most], Student(), time.time()
     steps = len(usable) // BATCH
@@ -232,6 +236,8 @@ def train(rows: Sequence[Row], most: int, out: Path) -> None:
             f"{time.time() - start:.0f} s",
             flush=True,
         )
+        if (step + 1) % SAVE_EVERY == 0:
+            save_file(student.weights(), out)
     save_file(student.weights(), out)
 
 

@@ -13,16 +13,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from reflectrl.cli import main
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.locate.answers import Locator
+from reflectrl.wings.autoexplore.locate.excerpts import Excerpt
 from reflectrl.wings.autoexplore.locate.ranker import shipped_ranker
-from reflectrl.wings.autoexplore.locate.reader import ASKED, SCALE, Excerpt, Reader
+from reflectrl.wings.autoexplore.locate.reader import ASKED, SCALE, Reader
 from tests.projects import make_project
 
 QUESTION = "where are retries configured?"
 LAYER = "model.layers.1.mlp.up_proj"
 EXCERPTS = [
-    Excerpt.of("net/retry.py", ["", "RetryPolicy", "delay"], "class RetryPolicy:\n    retries = 3\n"),
-    Excerpt.of("config.toml", [""], "# everything is configured here\nretries = 3\nbackoff = 2\n"),
-    Excerpt.of("empty.py", [], ""),
+    Excerpt("net/retry.py", "RetryPolicy, delay", "net/client.py", "class RetryPolicy:\nretries = 3"),
+    Excerpt("config.toml", lines="# everything is configured here\nretries = 3\nbackoff = 2"),
+    Excerpt("empty.py"),
 ]
 
 
@@ -59,9 +60,9 @@ def judged_alone(llama: Path, adapter: Path, excerpt: Excerpt) -> tuple[float, f
     a, b = weights[f"{LAYER}.A"], weights[f"{LAYER}.B"]
     model.get_submodule(LAYER).register_forward_hook(lambda _, inputs, output: output + SCALE * inputs[0] @ a.T @ b.T)
     tokenizer = AutoTokenizer.from_pretrained(llama)
-    parts = (f"File: {excerpt.path}\nDefines: ", excerpt.names, "\n```\n", excerpt.passage,
-             "\n```\nQuestion that this file answers:")  # fmt: skip
-    limits = (None, 50, None, 150, None)
+    parts = (f"File: {excerpt.path}\nDefines: ", excerpt.names, "\nNamed in: ", excerpt.naming, "\n```\n",
+             excerpt.lines, "\n```\nQuestion that this file answers:")  # fmt: skip
+    limits = (None, 40, None, 30, None, 180, None)
     ids = [
         token
         for part, limit in zip(parts, limits, strict=True)

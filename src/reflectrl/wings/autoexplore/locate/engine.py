@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from reflectrl.wings.autoexplore.index import Filters
+from reflectrl.wings.autoexplore.locate.excerpts import Excerpt, excerpt
 from reflectrl.wings.autoexplore.locate.grounds import Candidates, Tables, collect
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
 from reflectrl.wings.autoexplore.locate.live import CUT, FILTERS, UNDECODABLE, UNREADABLE, LiveIndex
 from reflectrl.wings.autoexplore.locate.meaning import shipped_kin, shipped_telling, shipped_vectors
 from reflectrl.wings.autoexplore.locate.passages import ReadFile
 from reflectrl.wings.autoexplore.locate.ranker import Floats, Ranker, shipped_ranker
-from reflectrl.wings.autoexplore.locate.reader import READ, Excerpt, Reader
+from reflectrl.wings.autoexplore.locate.reader import READ, Reader
 from reflectrl.wings.autoexplore.search import LINE_CHARACTERS, Hit, check_question
 from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.words import spoken
@@ -63,7 +64,7 @@ class Engine:
         shares = self._ranker.shares(scores)
         probabilities = self._ranker.probabilities(shares)
         if self._reader is not None and len(scores) and probabilities.max() < self._reader.unsure:
-            scores, shares = self._read(self._reader, question, candidates, scores, shares)
+            scores, shares = self._read(self._reader, inquiry, candidates, scores, shares)
             probabilities = self._ranker.probabilities(shares)
         order = sorted(range(len(scores)), key=lambda index: -scores[index])[:k]
         return [
@@ -74,16 +75,15 @@ class Engine:
         """Return the files that may answer, with their grounds."""
         return collect(self.index.corpus, inquiry, self.index.read, self._tables)
 
-    def excerpt(self, candidates: Candidates, index: int) -> Excerpt:
-        """Return what a reader sees of a candidate."""
-        path = self.index.corpus.paths[int(candidates.files[index])]
-        file = self.index.read(path)
-        if file is None:
-            return Excerpt(path, "", "")
-        return Excerpt.of(path, file.names, file.passage_text(max(candidates.best[index], 0)))
+    def excerpts(self, inquiry: Inquiry, candidates: Candidates, indices: Iterable[int]) -> list[Excerpt]:
+        """Return what a reader sees of some candidates."""
+        paths = [self.index.corpus.paths[int(candidates.files[index])] for index in indices]
+        read = {path: file for path in paths if (file := self.index.read(path)) is not None}
+        weights, files = candidates.weights, list(read.values())
+        return [excerpt(read[path], inquiry, weights, files) if path in read else Excerpt(path) for path in paths]
 
     def _read(
-        self, reader: Reader, question: str, candidates: Candidates, scores: Floats, shares: Floats
+        self, reader: Reader, inquiry: Inquiry, candidates: Candidates, scores: Floats, shares: Floats
     ) -> tuple[Floats, Floats]:
         """Let the reader choose among the first files. Return all scores and shares anew.
 
@@ -91,7 +91,8 @@ class Engine:
         search gave to them together.
         """
         first = np.argsort(-scores, kind="stable")[:READ]
-        read_scores = reader.scores(question, [self.excerpt(candidates, index) for index in first], scores[first])
+        excerpts = self.excerpts(inquiry, candidates, first.tolist())
+        read_scores = reader.scores(inquiry.text, excerpts, scores[first])
         parts = np.exp(read_scores - read_scores.max())
         divided = (shares[first].sum() * parts / parts.sum()).astype(np.float32)
         # Files that were not read stand below, whatever the reader makes of the others.

@@ -68,12 +68,14 @@ class Candidates:
         grounds: (F, len(COLUMNS)).
         best: for each file, the index of the passage that fits best; -1 if it was not read.
         words: for each file, the words of the question that it holds, rarest first.
+        weights: weight of each word of the question that any file holds.
     """
 
     files: NDArray[np.int32]
     grounds: NDArray[np.float32]
     best: list[int]
     words: list[tuple[str, ...]]
+    weights: dict[str, float]
 
 
 def collect(corpus: Corpus, inquiry: Inquiry, read: Read, tables: Tables) -> Candidates:
@@ -90,7 +92,7 @@ def collect(corpus: Corpus, inquiry: Inquiry, read: Read, tables: Tables) -> Can
     grounds = np.stack([columns[name].astype(np.float32) for name in COLUMNS], axis=1)
     order = sorted(weights, key=lambda word: (-weights[word], word))
     file_words = [tuple(word for word in order if holders[word][file]) for file in first.tolist()]
-    return Candidates(first, grounds, best, file_words)
+    return Candidates(first, grounds, best, file_words, weights)
 
 
 def _of_index(
@@ -245,7 +247,7 @@ def _of_passages(
             )
             for passage, passage_words in counts.items()
         }
-        ranked = sorted(values, key=lambda passage: -(values[passage][0] + 0.5 * values[passage][1]))
+        ranked = file.ranked(counts, weights)
         if ranked:
             best[row] = ranked[0]
             columns["passage"][row] = max(value for value, _ in values.values())
@@ -289,13 +291,19 @@ def _of_references(
     corpus: Corpus, first: NDArray[np.int32], texts: Mapping[int, ReadFile], column: NDArray[np.float32]
 ) -> None:
     """Add the share of the other files that were read and that name this file, as its callers do."""
-    stems = {row: corpus.paths[int(first[row])].rpartition("/")[2].partition(".")[0].lower() for row in texts}
-    rule_out(texts.values(), list(dict.fromkeys(stem for stem in stems.values() if len(stem) >= SHORT_STEM)))
+    stems = {row: file_stem(corpus.paths[int(first[row])]) for row in texts}
+    rule_out(texts.values(), list(dict.fromkeys(filter(None, stems.values()))))
     for row, stem in stems.items():
-        if len(stem) < SHORT_STEM:
+        if not stem:
             continue
         naming = [other for other, file in texts.items() if other != row and file.mentions(stem)]
         column[row] = len(naming) / max(len(texts) - 1, 1)
+
+
+def file_stem(path: str) -> str:
+    """Return a file's name without its ending, in lower case; "" if it is too short to look for in other files."""
+    stem = path.rpartition("/")[2].partition(".")[0].lower()
+    return stem if len(stem) >= SHORT_STEM else ""
 
 
 def _of_kinds(corpus: Corpus, first: NDArray[np.int32], columns: dict[str, NDArray[np.float32]]) -> None:

@@ -20,6 +20,8 @@ MOST_LINES = 60
 PARAGRAPH_LINES = 25
 """Length of the passages of a file without definitions."""
 MOST_PASSAGES = 400
+MOST_OCCURRENCES = 200
+"""Number of places of a word that are looked up in a file."""
 MOST_REMEMBERED = 512
 """Number of words whose occurrences in a file are remembered."""
 WORTH_RULING_OUT = 8
@@ -72,6 +74,13 @@ class ReadFile:
             mentioned = self._mentioned[name] = name in self.lower
         return mentioned
 
+    def occurrences(self, name: str) -> list[int]:
+        """Return the first offsets at which a name occurs, written in this way."""
+        starts, start = list[int](), -1
+        while (start := self.text.find(name, start + 1)) >= 0 and len(starts) < MOST_OCCURRENCES:
+            starts.append(start)
+        return starts
+
     def _offsets(self, word: str, form: str, parts: _Parts) -> list[int]:
         prefix = _shared_prefix(word, form)
         starts = self._starts(prefix.text) if prefix.gram is None else parts.find(prefix)
@@ -83,7 +92,7 @@ class ReadFile:
             part_end = rest.end() if rest is not None else end
             if stem(lower[start:part_end]) == word:
                 offsets.append(start)
-                if len(offsets) == 200:
+                if len(offsets) == MOST_OCCURRENCES:
                     break
         return offsets
 
@@ -115,6 +124,21 @@ class ReadFile:
                 counts = counts_by_passage.setdefault(bisect.bisect_right(self._bounds, offset) - 1, {})
                 counts[word] = counts.get(word, 0) + 1
         return counts_by_passage
+
+    def ranked(self, counts: Mapping[int, Mapping[str, int]], weights: Mapping[str, float]) -> list[int]:
+        """Return the passages that hold words of the question, best first: the weight of these words, and half of it
+        again if they are in the passage's name.
+
+        Args:
+            counts: as returned by `counts`.
+            weights: weight of each word.
+        """
+
+        def worth(passage: int) -> float:
+            named = sum(weights[word] for word in counts[passage] if word in self.words[passage])
+            return sum(weights[word] for word in counts[passage]) + 0.5 * named
+
+        return sorted(counts, key=lambda passage: -worth(passage))
 
     def span(self, passage: int) -> tuple[int, int]:
         """Return first and last line of a passage, from 1."""

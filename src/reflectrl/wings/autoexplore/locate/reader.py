@@ -1,8 +1,8 @@
 """Reader: a small language model that reads the search's first files, and chooses among them.
 
-For each file it reads the path, the names of definitions, the passage that fits best, and then the question. It judges
-a file by how likely its words make the question (query likelihood, as in Sachan et al., EMNLP 2022), and by a linear
-head on the last hidden state. The choice is a softmax over the sums of the search's and the reader's scores.
+For each file it reads the path, the names of definitions, the files that name it, the lines that fit best, and then the
+question. It judges a file by how likely its words make the question (query likelihood, as in Sachan et al., EMNLP
+2022), and by a linear head on the last hidden state. The choice is a softmax over the sums of the search's and the reader's scores.
 
 The reader is SmolLM2-135M with a low-rank adapter (Hu et al., ICLR 2022), which `python -m benchmarks.locate_reader`
 trained listwise on questions mined from commits. The adapter is data of this package, the model is not.
@@ -11,7 +11,6 @@ trained listwise on questions mined from commits. The adapter is data of this pa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from reflectrl.core.advice import install
 from reflectrl.core.types import UserError
+from reflectrl.wings.autoexplore.locate.excerpts import Excerpt
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,28 +34,14 @@ UNSURE = 0.5
 """Probability of the search's first file below which files are read. Reading costs two seconds. On the development
 repositories it was worth as much for these two thirds of the questions as for all of them.
 """
-NAME_TOKENS, PASSAGE_TOKENS, QUESTION_TOKENS = 50, 150, 80
-"""Largest numbers of tokens that are read of a file's names and passage, and of the question."""
-NAME_CHARACTERS, PASSAGE_CHARACTERS = 400, 1500
-"""Characters of names and passage that are tokenised: more than the tokens above can use."""
+NAME_TOKENS, NAMING_TOKENS, LINE_TOKENS, QUESTION_TOKENS = 40, 30, 180, 80
+"""Largest numbers of tokens that are read of a file's names, of the files that name it, of its lines, and of the
+question.
+"""
 SCALE = 2.0
 """Factor of the adapter's products."""
 ASKED = "\nIs the answer in this file? Answer:"
 Floats = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Excerpt:
-    """Part of a file that the reader sees: its path, the names of its definitions, and one passage."""
-
-    path: str
-    names: str
-    passage: str
-
-    @classmethod
-    def of(cls, path: str, names: Sequence[str], passage: str) -> Excerpt:
-        """Cut names and passage to what is read."""
-        return cls(path, ", ".join(filter(None, names))[:NAME_CHARACTERS], passage[:PASSAGE_CHARACTERS])
 
 
 class Prompt(NamedTuple):
@@ -79,8 +65,10 @@ def prompt(encode: Callable[[str], list[int]], question: str, excerpt: Excerpt) 
     before = [
         *encode(f"File: {excerpt.path}\nDefines: "),
         *encode(excerpt.names)[:NAME_TOKENS],
+        *encode("\nNamed in: "),
+        *encode(excerpt.naming)[:NAMING_TOKENS],
         *encode("\n```\n"),
-        *encode(excerpt.passage)[:PASSAGE_TOKENS],
+        *encode(excerpt.lines)[:LINE_TOKENS],
         *encode("\n```\nQuestion that this file answers:"),
     ]
     asked = encode(f" {question}")[:QUESTION_TOKENS]
