@@ -33,7 +33,7 @@ from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
 from reflectrl.wings.autoexplore.locate.ranker import ABLATIONS, LEAST_SHARE, Ranker, inputs
 from reflectrl.wings.autoexplore.making.imported import find_repo, gold_files
 
-PENALTY = 0.3
+PENALTY = 0.1
 FOLDS = 5
 FIRST = (1, 5)
 BINS = 10

@@ -8,14 +8,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from reflectrl.wings.autoexplore.index import Filters
+from reflectrl.wings.autoexplore.locate.decision import shipped_decider
 from reflectrl.wings.autoexplore.locate.excerpts import Excerpt, excerpt
 from reflectrl.wings.autoexplore.locate.grounds import Candidates, Tables, collect
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
 from reflectrl.wings.autoexplore.locate.live import CUT, FILTERS, UNDECODABLE, UNREADABLE, LiveIndex
+from reflectrl.wings.autoexplore.locate.looking import FIRST, further_looks
 from reflectrl.wings.autoexplore.locate.meaning import shipped_kin, shipped_telling, shipped_vectors
 from reflectrl.wings.autoexplore.locate.passages import ReadFile
-from reflectrl.wings.autoexplore.locate.ranker import Floats, Ranker, shipped_ranker
-from reflectrl.wings.autoexplore.locate.reader import READ, Reader
+from reflectrl.wings.autoexplore.locate.ranker import Floats, Ranker, shipped_ranker, softmax
+from reflectrl.wings.autoexplore.locate.reader import Reader
 from reflectrl.wings.autoexplore.search import LINE_CHARACTERS, Hit, check_question
 from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.words import spoken
@@ -49,7 +51,8 @@ class Engine:
     ) -> None:
         self.index = LiveIndex(root, filters, cached, watched)
         self._ranker, self._reader = ranker or shipped_ranker(), reader
-        self._tables = Tables(shipped_vectors(), shipped_kin(), shipped_telling())
+        self.tables = Tables(shipped_vectors(), shipped_kin(), shipped_telling())
+        self._decider = shipped_decider(shipped_vectors())
 
     def search(self, question: str, k: int) -> list[Hit]:
         """Return the best `k` files, best first; fewer if fewer share a word with the question.
@@ -62,10 +65,9 @@ class Engine:
         candidates = self.candidates(inquiry)
         scores = self._ranker.scores(candidates.grounds)
         shares = self._ranker.shares(scores)
+        if len(scores):
+            scores, shares = self._decide(inquiry, candidates, scores, shares)
         probabilities = self._ranker.probabilities(shares)
-        if self._reader is not None and len(scores) and probabilities.max() < self._reader.unsure:
-            scores, shares = self._read(self._reader, inquiry, candidates, scores, shares)
-            probabilities = self._ranker.probabilities(shares)
         order = sorted(range(len(scores)), key=lambda index: -scores[index])[:k]
         return [
             self._hit(candidates, inquiry, index, float(scores[index]), float(probabilities[index])) for index in order
@@ -73,7 +75,7 @@ class Engine:
 
     def candidates(self, inquiry: Inquiry) -> Candidates:
         """Return the files that may answer, with their grounds."""
-        return collect(self.index.corpus, inquiry, self.index.read, self._tables)
+        return collect(self.index.corpus, inquiry, self.index.read, self.tables)
 
     def excerpts(self, inquiry: Inquiry, candidates: Candidates, indices: Iterable[int]) -> list[Excerpt]:
         """Return what a reader sees of some candidates."""
@@ -82,23 +84,36 @@ class Engine:
         weights, files = candidates.weights, list(read.values())
         return [excerpt(read[path], inquiry, weights, files) if path in read else Excerpt(path) for path in paths]
 
-    def _read(
-        self, reader: Reader, inquiry: Inquiry, candidates: Candidates, scores: Floats, shares: Floats
-    ) -> tuple[Floats, Floats]:
-        """Let the reader choose among the first files. Return all scores and shares anew.
+    def further_looks(self, inquiry: Inquiry, candidates: Candidates, scores: Floats) -> dict[str, list[int]]:
+        """Return the candidates that each further look would show."""
+        order = np.argsort(-scores, kind="stable").tolist()
+        return further_looks(self.index.corpus, self.index.read, self._found, inquiry, candidates, order)
 
-        The reader says which of the first files answers, not whether one of them does. So it divides the share that the
-        search gave to them together.
+    def _found(self, inquiry: Inquiry) -> list[str]:
+        candidates = self.candidates(inquiry)
+        order = np.argsort(-self._ranker.scores(candidates.grounds), kind="stable")
+        return [self.index.corpus.paths[int(file)] for file in candidates.files[order]]
+
+    def _decide(
+        self, inquiry: Inquiry, candidates: Candidates, scores: Floats, shares: Floats
+    ) -> tuple[Floats, Floats]:
+        """Let the decision model choose among the first files, and the reader if there is one and the first file is not
+        certain enough. Return all scores and shares anew.
+
+        Both say which of the first files answers, not whether one of them does. So they divide the share that the
+        search gave to these together.
         """
-        first = np.argsort(-scores, kind="stable")[:READ]
-        excerpts = self.excerpts(inquiry, candidates, first.tolist())
-        read_scores = reader.scores(inquiry.text, excerpts, scores[first])
-        parts = np.exp(read_scores - read_scores.max())
-        divided = (shares[first].sum() * parts / parts.sum()).astype(np.float32)
-        # Files that were not read stand below, whatever the reader makes of the others.
-        scores, shares = scores.copy(), np.minimum(shares, divided.min())
-        shares[first] = divided
-        scores[first] = scores[first].max() + read_scores - read_scores.min()
+        first = np.argsort(-scores, kind="stable")[:FIRST]
+        excerpts, together = self.excerpts(inquiry, candidates, first.tolist()), shares[first].sum()
+        decided = self._decider.scores(candidates.weights, excerpts, scores[first])
+        divided = together * softmax(decided * self._decider.sharpness)
+        reader = self._reader
+        if reader is not None and self._ranker.probabilities(divided).max() < reader.unsure:
+            decided = reader.scores(inquiry.text, excerpts, decided)
+            divided = together * softmax(decided)
+        # Files that were not looked at stand below, in their order.
+        scores, shares = scores - scores[first].max(), np.minimum(shares, divided.min())
+        scores[first], shares[first] = decided - decided.min(), divided
         return scores, shares
 
     def remarks(self) -> list[str]:

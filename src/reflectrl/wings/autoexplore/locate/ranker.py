@@ -50,6 +50,12 @@ def inputs(grounds: Floats) -> Floats:
     return np.concatenate([grounds, compared / best, marks], axis=1).astype(np.float32)
 
 
+def softmax(scores: Floats) -> Floats:
+    """Return positive numbers that sum to 1, in the ratios of the scores' exponentials."""
+    parts = np.exp(scores - scores.max())
+    return np.asarray(parts / parts.sum(), np.float32)
+
+
 class Ranker:
     """Weighted sum of standardized inputs.
 

@@ -2,7 +2,8 @@
 
 For each file it reads the path, the names of definitions, the files that name it, the lines that fit best, and then the
 question. It judges a file by how likely its words make the question (query likelihood, as in Sachan et al., EMNLP
-2022), and by a linear head on the last hidden state. The choice is a softmax over the sums of the search's and the reader's scores.
+2022), and by a linear head on the last hidden state. The choice is a softmax over the sums of the search's and the
+reader's scores.
 
 The reader is SmolLM2-135M with a low-rank adapter (Hu et al., ICLR 2022), which `python -m benchmarks.locate_reader`
 trained listwise on questions mined from commits. The adapter is data of this package, the model is not.

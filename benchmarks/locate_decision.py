@@ -1,0 +1,543 @@
+"""Train and measure the decision model of `locate`, and learn by RL when a further look pays.
+
+    python -m benchmarks.locate_decision collect QUESTIONS.jsonl --trees DIR --sets SET.npz ... --folds FOLDS --out FILE
+    python -m benchmarks.locate_decision fit swe-qa.npz train.npz --held-out dev.npz --out .../locate/data/decider.npz
+    python -m benchmarks.locate_decision report test.npz
+
+`collect` writes what the model sees of each question's first eight files, and of those that a further look would show.
+Repositories of the sets are ranked with the weights of the fold that left them out (`locate_ranker fit --folds`),
+others with those in the package. `fit` maximizes the probability of the right files among the first eight, in
+cross-validation by repository and then on everything. After that it learns when to look further: a policy over
+"answer", "more", "follow" and "ask again" imitates the cheapest look that helps, then learns by policy gradients. Its
+reward is the reciprocal rank of the answer minus the cost of the looks, and its expectation is computed over all walks,
+so nothing is sampled. `report` measures the shipped model on questions that nothing was fitted to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from torch import Tensor, nn
+
+from benchmarks.locate_ranker import SMALLEST_TREE, Set, calibration_error, folds, tree_of
+from reflectrl.core.types import UserError
+from reflectrl.wings.autoexplore.locate.decision import UNSURE, WEIGHT_SCALE
+from reflectrl.wings.autoexplore.locate.engine import Engine
+from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
+from reflectrl.wings.autoexplore.locate.looking import FIRST, FURTHER
+from reflectrl.wings.autoexplore.locate.matches import FEATURES, QUESTION_WORDS, matches, question_words
+from reflectrl.wings.autoexplore.locate.meaning import shipped_vectors
+from reflectrl.wings.autoexplore.locate.ranker import Ranker, shipped_ranker
+from reflectrl.wings.autoexplore.making.imported import gold_files
+
+LOOKS = ("first", "more", "follow", "ask again")
+FILES = FIRST + (len(LOOKS) - 1) * FURTHER
+"""Largest number of files that can be looked at for a question."""
+MISSING = -1e4
+"""Score of the search for a file that does not exist."""
+HIDDEN, NUMBERS, DROPOUT = 64, 16, 0.3
+BATCH, EPOCHS, RATE, DECAY, WARM_UP, LAST_RATE = 32, 10, 2e-3, 0.01, 50, 0.05
+MIX = 0.5
+"""Share of the network's score in the model's; the rest is the search's. Chosen on the development repositories and, in
+cross-validation, on SWE-QA: all of it gains a little more on mined questions, and loses on SWE-QA's.
+"""
+SETS = 1 << (len(LOOKS) - 1)
+"""Number of sets of further looks."""
+COST = 0.005
+"""Cost of a look. Reading four files more takes about a tenth of an answer's time."""
+FAR = 100
+LOOK_RATE, LOOK_STEPS = 0.05, 400
+SAMPLES = 5000
+RANKS = (1, 3, 5)
+Row = dict[str, Any]
+
+
+# ---- what the model sees ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Decisions:
+    """Questions with the files that can be looked at. N questions, F files, Q words, X numbers about a word and a file.
+
+    Attributes:
+        matches_NFQX: as returned by `matches`.
+        weights_NQ: weight of each word of the question; 0 where there is none.
+        vectors_NQD: word vectors.
+        search_NF: scores of the search; MISSING for files that do not exist.
+        right_NF: files that answer.
+        looks_NFL: files that each look shows.
+        rows: about each question: id, repo, dominant, claim (percentage of the first file), kinds (of the files).
+    """
+
+    matches_NFQX: NDArray[np.float16]
+    weights_NQ: NDArray[np.float32]
+    vectors_NQD: NDArray[np.float16]
+    search_NF: NDArray[np.float32]
+    right_NF: NDArray[np.bool_]
+    looks_NFL: NDArray[np.bool_]
+    rows: list[Row]
+
+    def save(self, path: Path) -> None:
+        """Write the questions."""
+        arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "rows"}
+        np.savez(path, **arrays, rows=np.array(json.dumps(self.rows)))
+
+    @classmethod
+    def load(cls, path: Path) -> Decisions:
+        """Read questions that `collect` wrote."""
+        with np.load(path, allow_pickle=False) as data:
+            arrays = {field.name: data[field.name] for field in fields(cls) if field.name != "rows"}
+            return cls(**arrays, rows=json.loads(str(data["rows"])))
+
+    @property
+    def repositories(self) -> list[str]:
+        """Return the repository of each question."""
+        return [row["repo"] for row in self.rows]
+
+    def tensors(self, which: NDArray[np.intp]) -> tuple[Tensor, ...]:
+        """Return matches, weights, vectors and scores of some questions, without words that none of them has."""
+        longest = max(1, int((self.weights_NQ[which] > 0).sum(axis=1).max()))
+        of_words = (self.matches_NFQX[which, :, :longest], self.weights_NQ[which, :longest])
+        arrays = (*of_words, self.vectors_NQD[which, :longest], self.search_NF[which])
+        return tuple(torch.from_numpy(array.astype(np.float32)) for array in arrays)
+
+
+def collect(questions: Path, trees: Path, sets: Sequence[Path], fitted: Path, out: Path) -> None:
+    """Write what the model sees of each question's files."""
+    rows = [json.loads(line) for line in questions.read_text(encoding="utf-8").splitlines()]
+    left_out = folds([Set.load(path) for path in sets])
+    examples = list[tuple[Any, ...]]()
+    for name in dict.fromkeys(row["repo"] for row in rows):
+        root = tree_of(name, trees)
+        fold = next((i for i, names in enumerate(left_out) if name in names), None)
+        ranker = shipped_ranker() if fold is None else Ranker(dict(np.load(fitted / f"{fold}.npz")))
+        engine = Engine(root, ranker=ranker) if root is not None else None
+        if engine is None or len(engine.index.corpus) < SMALLEST_TREE:
+            print(f"{name}: no tree, or too few files")
+            continue
+        for row in [row for row in rows if row["repo"] == name]:
+            if (example := _example(engine, ranker, row)) is not None:
+                examples.append(example)
+        print(f"{name}: {len(examples)} questions so far", flush=True)
+    *arrays, abouts = zip(*examples, strict=True)
+    Decisions(*(np.stack(array) for array in arrays), list(abouts)).save(out)
+
+
+def _example(engine: Engine, ranker: Ranker, row: Row) -> tuple[Any, ...] | None:
+    """Return the fields of `Decisions` for a question; None if it has no answer here."""
+    paths, inquiry, meaning = engine.index.corpus.paths, Inquiry.of(row["question"]), shipped_vectors()
+    gold = gold_files(row["gold"], paths)
+    if not gold or not inquiry.forms:
+        return None
+    candidates = engine.candidates(inquiry)
+    scores = ranker.scores(candidates.grounds)
+    looks = {"first": np.argsort(-scores, kind="stable")[:FIRST].tolist()}
+    looks |= engine.further_looks(inquiry, candidates, scores)
+    shown = list(dict.fromkeys(index for indices in looks.values() for index in indices))
+    asked = question_words(candidates.weights)
+    matches_FQX = np.zeros((FILES, QUESTION_WORDS, FEATURES), np.float16)
+    matches_FQX[: len(shown), : len(asked)] = matches(list(asked), engine.excerpts(inquiry, candidates, shown), meaning)
+    weights_Q, vectors_QD = np.zeros(QUESTION_WORDS, np.float32), np.zeros((QUESTION_WORDS, meaning.size), np.float16)
+    weights_Q[: len(asked)] = list(asked.values())
+    vectors_QD[: len(asked)] = meaning.groups([[word] for word in asked], {})
+    search_F, right_F = np.full(FILES, MISSING, np.float32), np.zeros(FILES, bool)
+    search_F[: len(shown)] = scores[shown]
+    right_F[: len(shown)] = [paths[int(candidates.files[index])] in gold for index in shown]
+    looks_FL = np.zeros((FILES, len(LOOKS)), bool)
+    for column, name in enumerate(LOOKS):
+        looks_FL[[shown.index(index) for index in looks[name]], column] = True
+    about = {key: row[key] for key in ("id", "repo")} | {"dominant": bool(row.get("dominant"))}
+    shares = ranker.shares(scores)
+    about["claim"] = float(ranker.probabilities(shares).max())
+    about["among_first"] = float(shares[looks["first"]].sum())
+    about["kinds"] = [int(engine.index.corpus.kinds[int(candidates.files[index])]) for index in shown]
+    return matches_FQX, weights_Q, vectors_QD, search_F, right_F, looks_FL, about
+
+
+# ---- the choice ------------------------------------------------------------------------------------------------------
+
+
+class Network(nn.Module):
+    """`Decider` that learns. It starts as the search's own order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        vector_size = shipped_vectors().size
+        self.match1, self.match2 = nn.Linear(FEATURES + 1, HIDDEN), nn.Linear(HIDDEN, NUMBERS)
+        self.gate1, self.gate2 = nn.Linear(vector_size + 2, HIDDEN), nn.Linear(HIDDEN, NUMBERS + 1)
+        self.out, self.search = nn.Parameter(torch.zeros(NUMBERS)), nn.Parameter(torch.tensor(1.0))
+        self.dropout = nn.Dropout(DROPOUT)
+
+    def forward(self, matches_NFQX: Tensor, weights_NQ: Tensor, vectors_NQD: Tensor, search_NF: Tensor) -> Tensor:
+        """Return the scores, (N, F)."""
+        scaled_NQ1 = (weights_NQ / WEIGHT_SCALE)[..., None]
+        shares_NQ1 = (weights_NQ / weights_NQ.sum(1, keepdim=True).clamp(min=1e-6))[..., None]
+        by_file = scaled_NQ1[:, None].expand(*matches_NFQX.shape[:3], 1)
+        found = self.match1(torch.cat([matches_NFQX, by_file], dim=-1)).relu()
+        found_NFQM = self.match2(self.dropout(found))
+        gate = self.gate1(torch.cat([vectors_NQD, scaled_NQ1, shares_NQ1], dim=-1)).relu()
+        gates = self.gate2(self.dropout(gate))
+        attention_NQ = gates[..., -1].masked_fill(weights_NQ == 0, -torch.inf).softmax(-1).nan_to_num()
+        opened_NQM = gates[..., :-1].sigmoid() * attention_NQ[..., None]
+        summed_NFM = (found_NFQM * opened_NQM[:, None]).sum(2)
+        scores: Tensor = self.search * search_NF + summed_NFM @ self.out
+        return scores
+
+
+def train(parts: Sequence[tuple[Decisions, NDArray[np.bool_]]], seed: int = 0) -> Network:
+    """Train listwise on the questions of several sets whose answer is among the first files."""
+    torch.manual_seed(seed)
+    rng, network = np.random.default_rng(seed), Network()
+    usable = [np.flatnonzero(use & (each.right_NF & each.looks_NFL[..., 0]).any(axis=1)) for each, use in parts]
+    optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY)
+    batches_of = [max(1, len(which) // BATCH) for which in usable]
+    steps = EPOCHS * sum(batches_of)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1, (step + 1) / WARM_UP) * (1 - (1 - LAST_RATE) * step / steps)
+    )
+    for _ in range(EPOCHS):
+        batches = [
+            (each, batch)
+            for (each, _), which, count in zip(parts, usable, batches_of, strict=True)
+            for batch in np.array_split(rng.permutation(which), count)
+        ]
+        for index in rng.permutation(len(batches)):
+            each, batch = batches[index]
+            shown_NF = torch.from_numpy(each.looks_NFL[batch][..., 0])
+            right_NF = torch.from_numpy(each.right_NF[batch]) & shown_NF
+            logp_NF = network(*each.tensors(batch)).masked_fill(~shown_NF, -torch.inf).log_softmax(1)
+            loss = -logp_NF.masked_fill(~right_NF, -torch.inf).logsumexp(1).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+    with torch.no_grad():
+        network.out.mul_(MIX)
+        network.search.mul_(MIX).add_(1 - MIX)
+    return network.eval()
+
+
+def scores_of(network: Network, each: Decisions) -> NDArray[np.float32]:
+    """Return the model's scores, (N, F)."""
+    with torch.inference_mode():
+        batches = np.array_split(np.arange(len(each.rows)), max(1, len(each.rows) // 64))
+        scores_NF = np.concatenate([network(*each.tensors(batch)).numpy() for batch in batches])
+    return np.where(each.search_NF > MISSING, scores_NF, MISSING)
+
+
+def crossed(sets: Sequence[Decisions]) -> list[NDArray[np.float32]]:
+    """Return the scores of each set's questions by networks that never saw a question about their repositories."""
+    all_scores = [np.zeros_like(each.search_NF) for each in sets]
+    for left_out in folds(sets):
+        masks = [np.array([row["repo"] in left_out for row in each.rows]) for each in sets]
+        network = train([(each, ~mask) for each, mask in zip(sets, masks, strict=True)])
+        for each, mask, scores in zip(sets, masks, all_scores, strict=True):
+            scores[mask] = scores_of(network, each)[mask]
+    return all_scores
+
+
+# ---- percentages -----------------------------------------------------------------------------------------------------
+
+
+def claims(each: Decisions, scores_NF: NDArray[np.float32], sharpness: float) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return the probability that is printed for the first file of each question, and whether it answers."""
+    first_NF = each.looks_NFL[..., 0]
+    sharp_NF = np.where(first_NF, scores_NF * sharpness, MISSING)
+    parts_NF = np.exp(sharp_NF - sharp_NF.max(axis=1, keepdims=True))
+    together_N = np.array([row["among_first"] for row in each.rows])
+    share_N = together_N * parts_NF.max(axis=1) / parts_NF.sum(axis=1)
+    hit_N = np.take_along_axis(each.right_NF, sharp_NF.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return shipped_ranker().probabilities(share_N.astype(np.float32)).astype(float), hit_N
+
+
+def fit_sharpness(scored: Sequence[tuple[Decisions, NDArray[np.float32]]]) -> float:
+    """Return the factor of the scores that makes the outcomes of the first files most likely, each set alike."""
+
+    def loss(sharpness: float) -> float:
+        total = 0.0
+        for each, scores_NF in scored:
+            claimed_N, hit_N = claims(each, scores_NF, sharpness)
+            total -= float(np.log(np.where(hit_N, claimed_N, 1 - claimed_N)).mean())
+        return total
+
+    return float(minimize_scalar(loss, bounds=(0.2, 3.0), method="bounded").x)
+
+
+# ---- when to look further --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Walks:
+    """Everything that can happen: N questions, S sets of further looks (bit i of its number: look i + 1), X inputs.
+
+    Attributes:
+        states_NSX: what the policy knows after these looks.
+        ranks_NS: rank of the first right file among those that were looked at; FAR if none is right.
+        chosen_NS: file that is chosen.
+    """
+
+    states_NSX: NDArray[np.float32]
+    ranks_NS: NDArray[np.int64]
+    chosen_NS: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, each: Decisions, scores_NF: NDArray[np.float32]) -> Walks:
+        """Compute the states and ranks of all sets of looks."""
+        states, ranks, chosen = list[Any](), list[Any](), list[Any]()
+        for looked in range(SETS):
+            columns = [0, *(look for look in range(1, len(LOOKS)) if is_in(look, looked))]
+            shown_NF = each.looks_NFL[..., columns].any(axis=-1)
+            shown_scores_NF = np.where(shown_NF, scores_NF, MISSING)
+            states.append(_state(shown_scores_NF, each.looks_NFL[..., 0], looked))
+            ranks.append(ranks_of(shown_scores_NF, each.right_NF & shown_NF))
+            chosen.append(shown_scores_NF.argmax(axis=1))
+        return cls(*(np.stack(arrays, axis=1) for arrays in (states, ranks, chosen)))
+
+    def returns(self) -> NDArray[np.float32]:
+        """Return the reward of an answer after each set of looks, (N, S): reciprocal rank minus cost."""
+        cost_S = np.array([COST * looked.bit_count() for looked in range(SETS)], np.float32)
+        return np.asarray(1 / self.ranks_NS - cost_S, np.float32)
+
+
+def is_in(look: int, looked: int) -> bool:
+    """Return whether a set of looks has a look (1, 2 or 3)."""
+    return bool(looked >> (look - 1) & 1)
+
+
+def _state(scores_NF: NDArray[np.float32], first_NF: NDArray[np.bool_], looked: int) -> NDArray[np.float32]:
+    """Return the policy's inputs, (N, X): how sure the choice is, and what was looked at."""
+    top_NF = -np.sort(-scores_NF, axis=1)
+    parts_NF = np.exp(top_NF - top_NF[:, :1])
+    parts_NF /= parts_NF.sum(axis=1, keepdims=True)
+    entropy_N = -(parts_NF * np.log(np.maximum(parts_NF, 1e-9))).sum(axis=1)
+    is_first_N = np.take_along_axis(first_NF, scores_NF.argmax(axis=1)[:, None], axis=1)[:, 0]
+    ones_N = np.ones(len(scores_NF))
+    of_looks = [ones_N * is_in(look, looked) for look in range(1, len(LOOKS))]
+    inputs = [ones_N, *parts_NF[:, :3].T, parts_NF[:, FIRST - 1], entropy_N, top_NF[:, 0] / 10, is_first_N, *of_looks]
+    return np.stack(inputs, axis=1).astype(np.float32)
+
+
+def ranks_of(scores_NF: NDArray[np.float32], right_NF: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the rank of the first right file, from 1; FAR if there is none."""
+    order = np.argsort(-scores_NF, axis=1, kind="stable")
+    answers = np.take_along_axis(right_NF, order, axis=1)
+    return np.where(answers.any(axis=1), answers.argmax(axis=1) + 1, FAR)
+
+
+class LookingPolicy(nn.Module):
+    """Linear policy over "answer" and the further looks."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, len(LOOKS), bias=False)
+        nn.init.zeros_(self.linear.weight)
+
+    def forward(self, states_NSX: Tensor) -> Tensor:
+        """Return the log-probabilities of the actions, (N, S, A). A look is taken once."""
+        logits_NSA = self.linear(states_NSX)
+        taken = torch.tensor(
+            [[action > 0 and is_in(action, looked) for action in range(len(LOOKS))] for looked in range(SETS)]
+        )
+        return logits_NSA.masked_fill(taken, -torch.inf).log_softmax(-1)
+
+    def reached(self, states_NSX: Tensor, greedy: bool = False) -> Tensor:
+        """Return the probability that the policy answers after each set of looks, (N, S)."""
+        p_NSA = self(states_NSX).exp()
+        if greedy:
+            p_NSA = nn.functional.one_hot(p_NSA.argmax(-1), len(LOOKS)).to(p_NSA.dtype)
+        at = [torch.zeros(len(p_NSA)) for _ in range(SETS)]
+        at[0] = torch.ones(len(p_NSA))
+        for looked in range(SETS):  # a set comes after those that it contains
+            for look in range(1, len(LOOKS)):
+                if not is_in(look, looked):
+                    after = looked | 1 << (look - 1)
+                    at[after] = at[after] + at[looked] * p_NSA[:, looked, look]
+        return torch.stack([each * p_NSA[:, looked, 0] for looked, each in enumerate(at)], dim=1)
+
+
+def imitate(policy: LookingPolicy, walks: Walks) -> None:
+    """Teach the policy the walks of an expert who knows the answer: the fewest looks that are worth most."""
+    best_N = walks.returns().argmax(axis=1)
+    rows, sets, actions = list[int](), list[int](), list[int]()
+    for row, best in enumerate(best_N.tolist()):
+        looked = 0
+        while True:
+            missing = [look for look in range(1, len(LOOKS)) if is_in(look, best) and not is_in(look, looked)]
+            rows.append(row)
+            sets.append(looked)
+            actions.append(missing[0] if missing else 0)
+            if not missing:
+                break
+            looked |= 1 << (missing[0] - 1)
+    states = torch.from_numpy(walks.states_NSX)
+    _climb(policy, lambda: policy(states)[rows, sets, actions].mean())
+
+
+def reinforce(policy: LookingPolicy, walks: Walks) -> None:
+    """Follow the policy gradient. The expected return is a sum over all walks, so it has no sampling noise."""
+    states, returns = torch.from_numpy(walks.states_NSX), torch.from_numpy(walks.returns())
+    _climb(policy, lambda: (policy.reached(states) * returns).sum(1).mean())
+
+
+def _climb(policy: LookingPolicy, goal: Callable[[], Tensor]) -> None:
+    optimizer = torch.optim.Adam(policy.parameters(), lr=LOOK_RATE)
+    for _ in range(LOOK_STEPS):
+        loss = -goal()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def describe(name: str, policy: LookingPolicy, each: Decisions, walks: Walks) -> None:
+    """Print what the policy does, greedily, beside answering at once and beside all looks."""
+    with torch.inference_mode():
+        after_N = policy.reached(torch.from_numpy(walks.states_NSX), greedy=True).argmax(1).numpy()
+    at_once, everything = np.zeros_like(after_N), np.full_like(after_N, SETS - 1)
+    rows = np.arange(len(after_N))
+    for who, sets_N in (("answers at once", at_once), (name, after_N), ("all looks", everything)):
+        ranks_N, returns_N = walks.ranks_NS[rows, sets_N], walks.returns()[rows, sets_N]
+        firsts = ", ".join(f"first {k} {100 * (ranks_N <= k).mean():.1f}" for k in RANKS)
+        gains = returns_N - walks.returns()[:, 0]
+        print(
+            f"    {who}: return {returns_N.mean():.4f} ({_interval(gains, 1)}), {firsts}, "
+            f"{np.mean([int(looked).bit_count() for looked in sets_N]):.2f} looks"
+        )
+    taken = [np.array([is_in(look, int(looked)) for looked in after_N]) for look in range(1, len(LOOKS))]
+    print("    looks of the policy:", *(f"{LOOKS[i + 1]} {100 * mask.mean():.1f} %" for i, mask in enumerate(taken)))
+    new = ~each.looks_NFL[rows, walks.chosen_NS[rows, after_N], 0]
+    if new.any():
+        print(
+            f"    it chose a file of a further look in {100 * new.mean():.1f} %, and was right in "
+            f"{100 * (walks.ranks_NS[rows, after_N][new] == 1).mean():.1f} % of these, the first choice in "
+            f"{100 * (walks.ranks_NS[:, 0][new] == 1).mean():.1f} %"
+        )
+
+
+def _interval(gains: NDArray[Any], scale: float = 100) -> str:
+    """Return a mean difference with its bootstrap interval over questions."""
+    rng = np.random.default_rng(0)
+    means = scale * gains[rng.integers(0, len(gains), (SAMPLES, len(gains)))].mean(axis=1)
+    low, high = np.percentile(means, (2.5, 97.5))
+    digits = 1 if scale > 1 else 4
+    return f"{scale * gains.mean():+.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+# ---- verbs -----------------------------------------------------------------------------------------------------------
+
+
+def compare(name: str, each: Decisions, scores_NF: NDArray[np.float32]) -> None:
+    """Print how often the search and the decision are right, and what the decision changed."""
+    first_NF = each.looks_NFL[..., 0]
+    search_N, decided_N = (
+        ranks_of(np.where(first_NF, scores, MISSING), each.right_NF & first_NF)
+        for scores in (each.search_NF, scores_NF)
+    )
+    masks = {"all": np.ones(len(search_N), bool), "dominant": np.array([row["dominant"] for row in each.rows])}
+    for which, mask in masks.items():
+        if mask.any() and (which == "all" or not mask.all()):
+            figures = (
+                f"first {k}: {100 * (search_N[mask] <= k).mean():.1f} to {100 * (decided_N[mask] <= k).mean():.1f}, "
+                f"{_interval((decided_N[mask] <= k).astype(float) - (search_N[mask] <= k))}"
+                for k in RANKS
+            )
+            print(f"{name}, {which} ({mask.sum()}):", *figures, sep="\n    ")
+    changed = np.where(first_NF, scores_NF, MISSING).argmax(axis=1) != np.where(
+        first_NF, each.search_NF, MISSING
+    ).argmax(axis=1)
+    print(
+        f"    another file than the search's first in {100 * changed.mean():.1f} %; then right in "
+        f"{100 * (decided_N[changed] == 1).mean():.1f} %, the search in {100 * (search_N[changed] == 1).mean():.1f} %"
+    )
+
+
+def print_calibration(name: str, each: Decisions, scores_NF: NDArray[np.float32], sharpness: float) -> None:
+    """Print how far the percentages of the first files are off, before and after the decision."""
+    claimed_N, hit_N = claims(each, scores_NF, sharpness)
+    unsure_N = claimed_N < UNSURE
+    print(
+        f"{name}: ECE {calibration_error(claimed_N, hit_N):.3f} (sharpness {sharpness:.2f}); not sure of "
+        f"{100 * unsure_N.mean():.1f} %, right in {100 * hit_N[unsure_N].mean():.1f} % of these, "
+        f"{100 * hit_N[~unsure_N].mean():.1f} % of the others"
+    )
+
+
+def report(paths: Sequence[Path]) -> None:
+    """Print the figures of the shipped model."""
+    with files("reflectrl.wings.autoexplore.locate").joinpath("data/decider.npz").open("rb") as file:
+        weights = {name: torch.from_numpy(array) for name, array in np.load(file, allow_pickle=False).items()}
+    sharpness, network = float(weights.pop("sharpness")), Network()
+    network.load_state_dict(weights)
+    for path in paths:
+        each = Decisions.load(path)
+        scores_NF = scores_of(network.eval(), each)
+        compare(path.stem, each, scores_NF)
+        print_calibration(path.stem, each, scores_NF, sharpness)
+
+
+def fit(paths: Sequence[Path], held_out: Sequence[Path], out: Path | None) -> None:
+    """Print figures of cross-validation and of held-out sets, and write the weights of a fit to everything."""
+    sets, others = [Decisions.load(path) for path in paths], [Decisions.load(path) for path in held_out]
+    scored = crossed(sets)
+    network = train([(each, np.ones(len(each.rows), bool)) for each in sets])
+    all_scored = [
+        *zip(paths, sets, scored, strict=True),
+        *((path, each, scores_of(network, each)) for path, each in zip(held_out, others, strict=True)),
+    ]
+    for path, each, scores in all_scored:
+        compare(path.stem, each, scores)
+    sharpness = fit_sharpness([(each, scores) for _, each, scores in all_scored])
+    for path, each, scores in all_scored:
+        print_calibration(path.stem, each, scores, sharpness)
+    if out is not None:
+        weights = {name: weight.detach().numpy() for name, weight in network.named_parameters()}
+        np.savez_compressed(out, **weights, sharpness=np.array(sharpness))
+    walks = [Walks.of(each, scores) for each, scores in zip(sets, scored, strict=True)]
+    mined = walks[int(np.argmax([len(each.rows) for each in sets]))]
+    policy = LookingPolicy(mined.states_NSX.shape[-1])
+    for name, learn in (("imitation", imitate), ("imitation, then RL", reinforce)):
+        learn(policy, mined)
+        for path, each, scores in all_scored:
+            print(f"  {path.stem}, {name}:")
+            describe(name, policy, each, Walks.of(each, scores))
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Collect, fit or report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    collecting = verbs.add_parser("collect")
+    collecting.add_argument("questions", type=Path)
+    collecting.add_argument("--trees", type=Path, required=True)
+    collecting.add_argument("--sets", nargs="+", type=Path, required=True)
+    collecting.add_argument("--folds", type=Path, required=True)
+    collecting.add_argument("--out", type=Path, required=True)
+    fitting = verbs.add_parser("fit")
+    fitting.add_argument("sets", nargs="+", type=Path)
+    fitting.add_argument("--held-out", nargs="*", type=Path, default=[], help="further sets for the percentages alone")
+    fitting.add_argument("--out", type=Path)
+    verbs.add_parser("report").add_argument("sets", nargs="+", type=Path)
+    args = parser.parse_args(words)
+    if args.verb == "collect":
+        collect(args.questions, args.trees, args.sets, args.folds, args.out)
+    elif args.verb == "fit":
+        fit(args.sets, args.held_out, args.out)
+    else:
+        report(args.sets)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
