@@ -283,7 +283,7 @@ class Walks:
 
     Attributes:
         states_NSX: what the policy knows after these looks.
-        ranks_NS: rank of the first right file among those that were looked at; FAR if none is right.
+        ranks_NS: rank of the first right file; FAR if none is right.
         chosen_NS: file that is chosen.
     """
 
@@ -300,7 +300,8 @@ class Walks:
             shown_NF = each.looks_NFL[..., columns].any(axis=-1)
             shown_scores_NF = np.where(shown_NF, scores_NF, MISSING)
             states.append(_state(shown_scores_NF, each.looks_NFL[..., 0], looked))
-            ranks.append(ranks_of(shown_scores_NF, each.right_NF & shown_NF))
+            # files that were not looked at stand below, in the search's order
+            ranks.append(ranks_of(np.where(shown_NF, scores_NF, each.search_NF + MISSING), each.right_NF))
             chosen.append(shown_scores_NF.argmax(axis=1))
         return cls(*(np.stack(arrays, axis=1) for arrays in (states, ranks, chosen)))
 

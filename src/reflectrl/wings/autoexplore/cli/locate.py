@@ -150,6 +150,8 @@ class Locate:
             print(_trace(answer.walked))
         if not answer.files:
             _note("no file shares a word with the question")
+        elif answer.is_sure is False:
+            _note("not sure: ask in other words, or name an identifier or a file that you know")
         for rank, hit in enumerate(answer.files, 1):
             print(f"{rank:>2}  {described(hit)}")
 
@@ -226,7 +228,7 @@ def editor_arguments(editor: str, path: Path, line: int) -> list[str]:
 
 
 def _as_json(answer: Answer) -> dict[str, Any]:
-    reply: dict[str, Any] = {"method": answer.method, "files": [asdict(hit) for hit in answer.files]}
+    reply: dict[str, Any] = {"method": answer.method, "is_sure": answer.is_sure, "files": [asdict(hit) for hit in answer.files]}
     if answer.walked is not None:
         keys = ("action", "probability", "reflection", "output")
         reply |= {

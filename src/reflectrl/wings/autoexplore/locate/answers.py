@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.index import Filters, index
+from reflectrl.wings.autoexplore.locate.decision import UNSURE
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.names import shown
 from reflectrl.wings.autoexplore.sandbox import Sandbox, Stamp
@@ -22,8 +23,8 @@ if TYPE_CHECKING:  # slow to import, and needed only with an agent
     from reflectrl.wings.autoexplore.repository import Repository
 
 METHODS = {
-    "search": "a learned search (definitions, names, comments, meaning)",
-    "reader": "a learned search; where it is unsure, a language model reads its first files and chooses",
+    "search": "a learned search, and a small model that reads its first files and chooses",
+    "reader": "a learned search; where it is not certain enough, a language model reads its first files and chooses",
     "names": "search over names only (BM25)",
     "agent": "a trained agent that walks through the repository",
 }
@@ -44,6 +45,13 @@ class Answer:
     """Walk of the agent; None for a search."""
     remarks: tuple[str, ...] = ()
     """Remarks on files that were not searched, or only in part: a line each."""
+
+    @property
+    def is_sure(self) -> bool | None:
+        """Whether the first file is likely enough to be named as the answer; None if its probability is not known."""
+        if not self.files:
+            return False
+        return None if self.files[0].probability is None else self.files[0].probability >= UNSURE
 
 
 class Locator:

@@ -56,6 +56,7 @@ class Found(BaseModel):
     """The answer to a question."""
 
     method: str = Field(description="How the files were found.")
+    is_sure: bool | None = Field(description="Whether the first file is likely to answer; null if unknown.")
     files: list[File] = Field(description="Best first; empty if no file shares a word with the question.")
 
 
@@ -119,7 +120,7 @@ def make_server(locator: Locator) -> MCPServer:
             answer = locator.locate(question, most)
         except UserError as error:
             raise ToolError(str(error)) from None
-        return Found(method=answer.method, files=[_to_file(hit) for hit in answer.files])
+        return Found(method=answer.method, is_sure=answer.is_sure, files=[_to_file(hit) for hit in answer.files])
 
     @server.tool(title="Outline a file", description=_OUTLINE, annotations=hints)
     def outline(path: Path) -> str:
