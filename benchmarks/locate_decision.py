@@ -236,14 +236,22 @@ def scores_of(network: Network, each: Decisions) -> NDArray[np.float32]:
     return np.where(each.search_NF > MISSING, scores_NF, MISSING)
 
 
-def crossed(sets: Sequence[Decisions]) -> list[NDArray[np.float32]]:
-    """Return the scores of each set's questions by networks that never saw a question about their repositories."""
-    all_scores = [np.zeros_like(each.search_NF) for each in sets]
+def fit_folds(sets: Sequence[Decisions]) -> list[Network]:
+    """Train without each fold of the repositories in turn."""
+    networks = list[Network]()
     for left_out in folds(sets):
-        masks = [np.array([row["repo"] in left_out for row in each.rows]) for each in sets]
-        network = train([(each, ~mask) for each, mask in zip(sets, masks, strict=True)])
-        for each, mask, scores in zip(sets, masks, all_scores, strict=True):
-            scores[mask] = scores_of(network, each)[mask]
+        kept = [np.array([row["repo"] not in left_out for row in each.rows]) for each in sets]
+        networks.append(train(list(zip(sets, kept, strict=True))))
+    return networks
+
+
+def crossed(sets: Sequence[Decisions], networks: Sequence[Network]) -> list[NDArray[np.float32]]:
+    """Return the scores of each set's questions by the network that never saw a question about their repositories."""
+    all_scores = [np.zeros_like(each.search_NF) for each in sets]
+    for left_out, network in zip(folds(sets), networks, strict=True):
+        for each, scores in zip(sets, all_scores, strict=True):
+            in_fold = np.array([row["repo"] in left_out for row in each.rows])
+            scores[in_fold] = scores_of(network, each)[in_fold]
     return all_scores
 
 
@@ -486,10 +494,16 @@ def report(paths: Sequence[Path]) -> None:
         print_calibration(path.stem, each, scores_NF, sharpness)
 
 
-def fit(paths: Sequence[Path], held_out: Sequence[Path], out: Path | None) -> None:
+def _save(network: Network, sharpness: float, path: Path) -> None:
+    weights = {name: weight.detach().numpy() for name, weight in network.named_parameters()}
+    np.savez_compressed(path, **weights, sharpness=np.array(sharpness))
+
+
+def fit(paths: Sequence[Path], held_out: Sequence[Path], out: Path | None, folds_folder: Path | None) -> None:
     """Print figures of cross-validation and of held-out sets, and write the weights of a fit to everything."""
     sets, others = [Decisions.load(path) for path in paths], [Decisions.load(path) for path in held_out]
-    scored = crossed(sets)
+    networks = fit_folds(sets)
+    scored = crossed(sets, networks)
     network = train([(each, np.ones(len(each.rows), bool)) for each in sets])
     all_scored = [
         *zip(paths, sets, scored, strict=True),
@@ -501,8 +515,10 @@ def fit(paths: Sequence[Path], held_out: Sequence[Path], out: Path | None) -> No
     for path, each, scores in all_scored:
         print_calibration(path.stem, each, scores, sharpness)
     if out is not None:
-        weights = {name: weight.detach().numpy() for name, weight in network.named_parameters()}
-        np.savez_compressed(out, **weights, sharpness=np.array(sharpness))
+        _save(network, sharpness, out)
+    if folds_folder is not None:
+        for fold, each_network in enumerate(networks):
+            _save(each_network, sharpness, folds_folder / f"decider-{fold}.npz")
     walks = [Walks.of(each, scores) for each, scores in zip(sets, scored, strict=True)]
     mined = walks[int(np.argmax([len(each.rows) for each in sets]))]
     policy = LookingPolicy(mined.states_NSX.shape[-1])
@@ -527,12 +543,13 @@ def main(words: Sequence[str] | None = None) -> None:
     fitting.add_argument("sets", nargs="+", type=Path)
     fitting.add_argument("--held-out", nargs="*", type=Path, default=[], help="further sets for the percentages alone")
     fitting.add_argument("--out", type=Path)
+    fitting.add_argument("--folds", type=Path, help="folder for the weights of each fold, for `locate_reader`")
     verbs.add_parser("report").add_argument("sets", nargs="+", type=Path)
     args = parser.parse_args(words)
     if args.verb == "collect":
         collect(args.questions, args.trees, args.sets, args.folds, args.out)
     elif args.verb == "fit":
-        fit(args.sets, args.held_out, args.out)
+        fit(args.sets, args.held_out, args.out, args.folds)
     else:
         report(args.sets)
 

@@ -9,7 +9,8 @@
 weights of the fold that left them out (`locate_ranker fit --folds`), others with those in the package. `train`
 maximizes the probability of the right file, in groups of it and up to three others, and learns a low-rank adapter of
 the last twelve layers, the head, and the weights of search and likelihood. `read` judges the files, and can be
-continued. `report` compares the choice with the search's own order, by a paired bootstrap over questions.
+continued. `report` compares the choice with that of the search and its small decision model, by a paired bootstrap
+over questions.
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ from reflectrl.core.config import ModelConfig
 from reflectrl.core.types import UserError
 from reflectrl.models.load import load_model
 from reflectrl.models.sources import find_model
+from reflectrl.wings.autoexplore.locate.decision import Decider
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.locate.excerpts import Excerpt
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
-from reflectrl.wings.autoexplore.locate.ranker import Ranker, shipped_ranker
+from reflectrl.wings.autoexplore.locate.looking import FIRST
+from reflectrl.wings.autoexplore.locate.meaning import shipped_vectors
+from reflectrl.wings.autoexplore.locate.ranker import Ranker, shipped_ranker, softmax
 from reflectrl.wings.autoexplore.locate.reader import (
     BASE,
-    READ,
     SCALE,
     UNSURE,
     Reader,
@@ -65,7 +68,7 @@ WARM_UP, LAST_RATE = 10, 0.1
 SAVE_EVERY = 50
 SAMPLES = 5000
 UNTRAINED = Path("untrained")
-FIRST = (1, 3, 5)
+RANKS = (1, 3, 5)
 Row = dict[str, Any]
 
 
@@ -117,6 +120,8 @@ def collect(questions: Path, trees: Path, sets: Sequence[Path], fitted: Path, mo
                 continue
             fold = next((i for i, names in enumerate(left_out) if name in names), None)
             ranker = shipped_ranker() if fold is None else Ranker(dict(np.load(fitted / f"{fold}.npz")))
+            if fold is not None:
+                engine.decider = Decider(dict(np.load(fitted / f"decider-{fold}.npz")), shipped_vectors())
             for row in [row for row in rows if row["repo"] == name][:most]:
                 if (seen := _first_files(engine, ranker, row)) is not None:
                     file.write(json.dumps(seen) + "\n")
@@ -130,19 +135,16 @@ def _first_files(engine: Engine, ranker: Ranker, row: Row) -> Row | None:
         return None
     candidates = engine.candidates(inquiry)
     scores = ranker.scores(candidates.grounds)
-    shares = ranker.shares(scores)
-    first = np.argsort(-scores, kind="stable")[:READ].tolist()
+    first = np.argsort(-scores, kind="stable")[:FIRST]
+    excerpts = engine.excerpts(inquiry, candidates, first.tolist())
+    decided = engine.decider.scores(candidates.weights, excerpts, scores[first])
+    share = float(ranker.shares(scores)[first].sum())
+    confidence = float(ranker.probabilities(share * softmax(decided * engine.decider.sharpness)).max())
     files = [
-        {
-            **asdict(excerpt),
-            "right": excerpt.path in gold,
-            "score": float(scores[index]),
-        }
-        for index, excerpt in zip(first, engine.excerpts(inquiry, candidates, first), strict=True)
+        {**asdict(excerpt), "right": excerpt.path in gold, "score": float(score)}
+        for excerpt, score in zip(excerpts, decided, strict=True)
     ]
     about = {key: row[key] for key in ("id", "repo", "question")}
-    share = float(shares[first].sum())
-    confidence = float(ranker.probabilities(shares).max())
     return {**about, "dominant": bool(row.get("dominant")), "among_first": share, "claim": confidence, "files": files}
 
 
@@ -307,15 +309,15 @@ def report(name: str, rows: Sequence[Row]) -> None:
         if mask.any() and not (which == "dominant" and mask.all()):
             print(
                 f"  {which} ({mask.sum()}):",
-                *(_compared(k, search[mask], reader[mask]) for k in FIRST),
+                *(_compared(k, search[mask], reader[mask]) for k in RANKS),
                 sep="\n    ",
             )
     print(
         f"  read where the search is unsure ({100 * is_read.mean():.0f} %), as it ships:",
-        *(_compared(k, search, shipped) for k in FIRST),
+        *(_compared(k, search, shipped) for k in RANKS),
         sep="\n    ",
     )
-    differs = np.array([int(np.argmax(row["total"])) != 0 for row in rows])
+    differs = np.array([np.argmax(row["total"]) != np.argmax(row["search"]) for row in rows])
     print(
         f"  chose another than the first: {100 * differs.mean():.1f} %; then the reader was right in "
         f"{100 * (reader[differs] == 1).mean():.1f} %, the search in {100 * (search[differs] == 1).mean():.1f} %"

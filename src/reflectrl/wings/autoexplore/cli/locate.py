@@ -228,7 +228,11 @@ def editor_arguments(editor: str, path: Path, line: int) -> list[str]:
 
 
 def _as_json(answer: Answer) -> dict[str, Any]:
-    reply: dict[str, Any] = {"method": answer.method, "is_sure": answer.is_sure, "files": [asdict(hit) for hit in answer.files]}
+    reply: dict[str, Any] = {
+        "method": answer.method,
+        "is_sure": answer.is_sure,
+        "files": [asdict(hit) for hit in answer.files],
+    }
     if answer.walked is not None:
         keys = ("action", "probability", "reflection", "output")
         reply |= {

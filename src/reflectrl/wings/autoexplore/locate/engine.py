@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from reflectrl.wings.autoexplore.index import Filters
-from reflectrl.wings.autoexplore.locate.decision import shipped_decider
+from reflectrl.wings.autoexplore.locate.decision import Decider, shipped_decider
 from reflectrl.wings.autoexplore.locate.excerpts import Excerpt, excerpt
 from reflectrl.wings.autoexplore.locate.grounds import Candidates, Tables, collect
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
@@ -34,7 +34,8 @@ class Engine:
         cached: keep the index in the user's cache folder.
         ranker: ranker; by default the one in the package.
         watched: as for `LiveIndex`.
-        reader: model that reads the first files and chooses among them; None for the search's own order.
+        reader: language model that reads the first files where the decision model is not certain enough; None for none.
+        decider: decision model; by default the one in the package.
 
     Raises:
         UserError: the folder does not exist, cannot be read, or has no file to search.
@@ -48,11 +49,12 @@ class Engine:
         ranker: Ranker | None = None,
         watched: bool = False,
         reader: Reader | None = None,
+        decider: Decider | None = None,
     ) -> None:
         self.index = LiveIndex(root, filters, cached, watched)
         self._ranker, self._reader = ranker or shipped_ranker(), reader
         self.tables = Tables(shipped_vectors(), shipped_kin(), shipped_telling())
-        self._decider = shipped_decider(shipped_vectors())
+        self.decider = decider or shipped_decider(shipped_vectors())
 
     def search(self, question: str, k: int) -> list[Hit]:
         """Return the best `k` files, best first; fewer if fewer share a word with the question.
@@ -105,8 +107,8 @@ class Engine:
         """
         first = np.argsort(-scores, kind="stable")[:FIRST]
         excerpts, together = self.excerpts(inquiry, candidates, first.tolist()), shares[first].sum()
-        decided = self._decider.scores(candidates.weights, excerpts, scores[first])
-        divided = together * softmax(decided * self._decider.sharpness)
+        decided = self.decider.scores(candidates.weights, excerpts, scores[first])
+        divided = together * softmax(decided * self.decider.sharpness)
         reader = self._reader
         if reader is not None and self._ranker.probabilities(divided).max() < reader.unsure:
             decided = reader.scores(inquiry.text, excerpts, decided)

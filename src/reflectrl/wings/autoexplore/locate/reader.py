@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from reflectrl.models.lm import LanguageModel
 
 BASE = "smollm2-135m"
-READ = 8
-"""Number of files that are read for a question."""
 UNSURE = 0.5
 """Probability of the search's first file below which files are read. Reading costs two seconds. On the development
 repositories it was worth as much for these two thirds of the questions as for all of them.
