@@ -29,12 +29,12 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
+from benchmarks.locate_looking import FURTHER, further_looks
 from benchmarks.locate_ranker import SMALLEST_TREE, Set, calibration_error, folds, tree_of
 from reflectrl.core.types import UserError
-from reflectrl.wings.autoexplore.locate.decision import UNSURE, WEIGHT_SCALE
+from reflectrl.wings.autoexplore.locate.decision import FIRST, UNSURE, WEIGHT_SCALE
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
-from reflectrl.wings.autoexplore.locate.looking import FIRST, FURTHER
 from reflectrl.wings.autoexplore.locate.matches import FEATURES, QUESTION_WORDS, matches, question_words
 from reflectrl.wings.autoexplore.locate.meaning import shipped_vectors
 from reflectrl.wings.autoexplore.locate.ranker import Ranker, shipped_ranker
@@ -142,7 +142,7 @@ def _example(engine: Engine, ranker: Ranker, row: Row) -> tuple[Any, ...] | None
     candidates = engine.candidates(inquiry)
     scores = ranker.scores(candidates.grounds)
     looks = {"first": np.argsort(-scores, kind="stable")[:FIRST].tolist()}
-    looks |= engine.further_looks(inquiry, candidates, scores)
+    looks |= further_looks(engine, ranker, inquiry, candidates, scores)
     shown = list(dict.fromkeys(index for indices in looks.values() for index in indices))
     asked = question_words(candidates.weights)
     matches_FQX = np.zeros((FILES, QUESTION_WORDS, FEATURES), np.float16)

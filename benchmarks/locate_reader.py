@@ -38,11 +38,10 @@ from reflectrl.core.config import ModelConfig
 from reflectrl.core.types import UserError
 from reflectrl.models.load import load_model
 from reflectrl.models.sources import find_model
-from reflectrl.wings.autoexplore.locate.decision import Decider
+from reflectrl.wings.autoexplore.locate.decision import FIRST, Decider
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.locate.excerpts import Excerpt
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
-from reflectrl.wings.autoexplore.locate.looking import FIRST
 from reflectrl.wings.autoexplore.locate.meaning import shipped_vectors
 from reflectrl.wings.autoexplore.locate.ranker import Ranker, shipped_ranker, softmax
 from reflectrl.wings.autoexplore.locate.reader import (
@@ -141,8 +140,8 @@ def _first_files(engine: Engine, ranker: Ranker, row: Row) -> Row | None:
     share = float(ranker.shares(scores)[first].sum())
     confidence = float(ranker.probabilities(share * softmax(decided * engine.decider.sharpness)).max())
     files = [
-        {**asdict(excerpt), "right": excerpt.path in gold, "score": float(score)}
-        for excerpt, score in zip(excerpts, decided, strict=True)
+        {**asdict(excerpt), "right": excerpt.path in gold, "searched": searched, "score": score}
+        for excerpt, searched, score in zip(excerpts, scores[first].tolist(), decided.tolist(), strict=True)
     ]
     about = {key: row[key] for key in ("id", "repo", "question")}
     return {**about, "dominant": bool(row.get("dominant")), "among_first": share, "claim": confidence, "files": files}
@@ -262,26 +261,25 @@ def untrained() -> Reader:
 
 
 def read(rows: Sequence[Row], most: int, adapter: Path | None, out: Path) -> None:
-    """Judge the files of each question, after those that `out` holds already."""
+    """Judge the files of each question of which the decision model is unsure, after those that `out` holds already."""
     reader = untrained() if adapter == UNTRAINED else Reader.load(adapter=adapter)
     done = {row["id"] for row in _load(out)} if out.exists() else set()
     for row in _each(rows, most):
         if row["id"] in done:
             continue
-        excerpts = list(map(excerpt_of, row["files"]))
-        search = np.array([file["score"] for file in row["files"]], np.float32)
-        start = time.process_time()
-        likelihood, head = reader.judge(row["question"], excerpts)
-        seconds = time.process_time() - start
-        total = reader.total(search, likelihood, head)
-        judged = {
-            "search": search.tolist(),
-            "likelihood": likelihood.tolist(),
-            "head": head.tolist(),
-            "total": total.tolist(),
+        decided = np.array([file["score"] for file in row["files"]], np.float32)
+        judged: Row = {
+            "searched": [file["searched"] for file in row["files"]],
+            "decided": decided.tolist(),
+            "total": decided.tolist(),
             "right": [file["right"] for file in row["files"]],
-            "seconds": seconds,
         }
+        if row["claim"] < UNSURE:
+            start = time.process_time()
+            likelihood, head = reader.judge(row["question"], list(map(excerpt_of, row["files"])))
+            judged["seconds"] = time.process_time() - start
+            judged["total"] = reader.total(decided, likelihood, head).tolist()
+            judged |= {"likelihood": likelihood.tolist(), "head": head.tolist()}
         about = {key: row[key] for key in ("id", "repo", "dominant", "among_first", "claim")}
         with out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(about | judged) + "\n")
@@ -297,39 +295,27 @@ def _each(rows: Sequence[Row], most: int) -> Iterator[Row]:
 
 
 def report(name: str, rows: Sequence[Row]) -> None:
-    """Print how often the search and the reader are right, their difference, and what the reader changed."""
-    search = np.array([_rank(row["search"], row["right"]) for row in rows])
-    reader = np.array([_rank(row["total"], row["right"]) for row in rows])
+    """Print how often search, decision model and reader are right, what the reader adds, and what it changed."""
+    ranks = {arm: np.array([_rank(row[arm], row["right"]) for row in rows]) for arm in ("searched", "decided", "total")}
     is_read = np.array([row["claim"] < UNSURE for row in rows])
-    shipped = np.where(is_read, reader, search)
-    seconds = np.median([row["seconds"] for row in rows])
-    print(f"{name}: {len(rows)} questions, {seconds:.1f} processor seconds each (median)")
+    seconds = np.median([row["seconds"] for row in rows if "seconds" in row])
+    print(f"{name}: {len(rows)} questions, {100 * is_read.mean():.0f} % read, {seconds:.1f} processor seconds each")
     masks = {"all": np.ones(len(rows), bool), "dominant": np.array([row["dominant"] for row in rows])}
     for which, mask in masks.items():
         if mask.any() and not (which == "dominant" and mask.all()):
-            print(
-                f"  {which} ({mask.sum()}):",
-                *(_compared(k, search[mask], reader[mask]) for k in RANKS),
-                sep="\n    ",
-            )
+            print(f"  {which} ({mask.sum()}), the reader beside the decision model, then beside the search:")
+            for other in ("decided", "searched"):
+                print(*(_compared(k, ranks[other][mask], ranks["total"][mask]) for k in RANKS), sep="; ")
+    differs = np.array([np.argmax(row["total"]) != np.argmax(row["decided"]) for row in rows])
     print(
-        f"  read where the search is unsure ({100 * is_read.mean():.0f} %), as it ships:",
-        *(_compared(k, search, shipped) for k in RANKS),
-        sep="\n    ",
+        f"  chose another than the decision model: {100 * differs.mean():.1f} %; then the reader was right in "
+        f"{100 * (ranks['total'][differs] == 1).mean():.1f} %, the decision model in "
+        f"{100 * (ranks['decided'][differs] == 1).mean():.1f} %"
     )
-    differs = np.array([np.argmax(row["total"]) != np.argmax(row["search"]) for row in rows])
+    claimed = np.array([_confidence(row) if row["claim"] < UNSURE else row["claim"] for row in rows])
     print(
-        f"  chose another than the first: {100 * differs.mean():.1f} %; then the reader was right in "
-        f"{100 * (reader[differs] == 1).mean():.1f} %, the search in {100 * (search[differs] == 1).mean():.1f} %"
+        f"  claims {100 * claimed.mean():.1f} % on average, ECE {calibration_error(claimed, ranks['total'] == 1):.3f}"
     )
-    of_search, of_reader = np.array([row["claim"] for row in rows]), np.array([_confidence(row) for row in rows])
-    for who, ranks, claimed in (
-        ("search", search, of_search),
-        ("reader", reader, of_reader),
-        ("as it ships", shipped, np.where(is_read, of_reader, of_search)),
-    ):
-        error = calibration_error(claimed, ranks == 1)
-        print(f"  {who}: claims {100 * claimed.mean():.1f} % on average, ECE {error:.3f}")
 
 
 def _confidence(row: Row) -> float:
@@ -339,13 +325,13 @@ def _confidence(row: Row) -> float:
     return float(shipped_ranker().probabilities(np.array([share]))[0])
 
 
-def _compared(k: int, search: NDArray[np.int64], reader: NDArray[np.int64]) -> str:
-    gains = (reader <= k).astype(float) - (search <= k)
+def _compared(k: int, before: NDArray[np.int64], after: NDArray[np.int64]) -> str:
+    gains = (after <= k).astype(float) - (before <= k)
     rng = np.random.default_rng(0)
     sampled = 100 * gains[rng.integers(0, len(gains), (SAMPLES, len(gains)))].mean(axis=1)
     low, high = np.percentile(sampled, (2.5, 97.5))
     return (
-        f"first {k}: search {100 * (search <= k).mean():.1f}, reader {100 * (reader <= k).mean():.1f}, "
+        f"first {k}: {100 * (before <= k).mean():.1f} to {100 * (after <= k).mean():.1f}, "
         f"{100 * gains.mean():+.1f} [{low:.1f}, {high:.1f}]"
     )
 

@@ -20,6 +20,7 @@ from benchmarks.locate_decision import (
     is_in,
     reinforce,
 )
+from benchmarks.locate_looking import further_looks
 from reflectrl.wings.autoexplore.locate import decision
 from reflectrl.wings.autoexplore.locate.answers import Locator
 from reflectrl.wings.autoexplore.locate.decision import Decider
@@ -37,6 +38,7 @@ from reflectrl.wings.autoexplore.locate.matches import (
     question_words,
 )
 from reflectrl.wings.autoexplore.locate.meaning import Meaning, shipped_vectors
+from reflectrl.wings.autoexplore.locate.ranker import shipped_ranker
 from reflectrl.wings.autoexplore.words import words
 
 WORDS = ("retry", "policy", "config", "open", "socket", "zzqx", "delay", "é")
@@ -195,7 +197,7 @@ def test_the_choice_is_among_the_first_files_and_the_others_stand_below(
     question = "where are retries configured?"
     engine, inquiry = Engine(many, cached=False), Inquiry.of(question)
     candidates = engine.candidates(inquiry)
-    order = np.argsort(-engine._ranker.scores(candidates.grounds), kind="stable")
+    order = np.argsort(-shipped_ranker().scores(candidates.grounds), kind="stable")
     searched = [engine.index.corpus.paths[int(candidates.files[index])] for index in order]
     monkeypatch.setattr(
         "reflectrl.wings.autoexplore.locate.engine.shipped_decider",
@@ -221,7 +223,8 @@ def test_an_answer_says_whether_it_is_sure(many: Path, client: Path) -> None:
 def looks(root: Path, question: str) -> dict[str, list[str]]:
     engine, inquiry = Engine(root, cached=False), Inquiry.of(question)
     candidates = engine.candidates(inquiry)
-    shown = engine.further_looks(inquiry, candidates, engine._ranker.scores(candidates.grounds))
+    ranker = shipped_ranker()
+    shown = further_looks(engine, ranker, inquiry, candidates, ranker.scores(candidates.grounds))
     paths = engine.index.corpus.paths
     return {name: [paths[int(candidates.files[index])] for index in indices] for name, indices in shown.items()}
 

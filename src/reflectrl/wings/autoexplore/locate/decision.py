@@ -21,6 +21,8 @@ from reflectrl.wings.autoexplore.locate.meaning import Meaning
 
 WEIGHT_SCALE = 8.0
 """Divisor of a word's weight in the network's inputs."""
+FIRST = 8
+"""Number of files that are looked at."""
 UNSURE = 0.25
 """Probability of the first file below which `locate` says that it is not sure."""
 Floats = NDArray[np.float32]

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from reflectrl.wings.autoexplore.index import Filters
-from reflectrl.wings.autoexplore.locate.decision import Decider, shipped_decider
+from reflectrl.wings.autoexplore.locate.decision import FIRST, Decider, shipped_decider
 from reflectrl.wings.autoexplore.locate.excerpts import Excerpt, excerpt
 from reflectrl.wings.autoexplore.locate.grounds import Candidates, Tables, collect
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
 from reflectrl.wings.autoexplore.locate.live import CUT, FILTERS, UNDECODABLE, UNREADABLE, LiveIndex
-from reflectrl.wings.autoexplore.locate.looking import FIRST, further_looks
 from reflectrl.wings.autoexplore.locate.meaning import shipped_kin, shipped_telling, shipped_vectors
 from reflectrl.wings.autoexplore.locate.passages import ReadFile
 from reflectrl.wings.autoexplore.locate.ranker import Floats, Ranker, shipped_ranker, softmax
@@ -85,16 +84,6 @@ class Engine:
         read = {path: file for path in paths if (file := self.index.read(path)) is not None}
         weights, files = candidates.weights, list(read.values())
         return [excerpt(read[path], inquiry, weights, files) if path in read else Excerpt(path) for path in paths]
-
-    def further_looks(self, inquiry: Inquiry, candidates: Candidates, scores: Floats) -> dict[str, list[int]]:
-        """Return the candidates that each further look would show."""
-        order = np.argsort(-scores, kind="stable").tolist()
-        return further_looks(self.index.corpus, self.index.read, self._found, inquiry, candidates, order)
-
-    def _found(self, inquiry: Inquiry) -> list[str]:
-        candidates = self.candidates(inquiry)
-        order = np.argsort(-self._ranker.scores(candidates.grounds), kind="stable")
-        return [self.index.corpus.paths[int(file)] for file in candidates.files[order]]
 
     def _decide(
         self, inquiry: Inquiry, candidates: Candidates, scores: Floats, shares: Floats
