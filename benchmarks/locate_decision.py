@@ -19,7 +19,7 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from importlib.resources import files
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ FILES = FIRST + (len(LOOKS) - 1) * FURTHER
 """Largest number of files that can be looked at for a question."""
 MISSING = -1e4
 """Score of the search for a file that does not exist."""
+SEEDS = 3
+"""Number of networks whose mean is the model."""
 HIDDEN, NUMBERS, DROPOUT = 64, 16, 0.3
 BATCH, EPOCHS, RATE, DECAY, WARM_UP, LAST_RATE = 32, 10, 2e-3, 0.01, 50, 0.05
 MIX = 0.5
@@ -194,7 +196,12 @@ class Network(nn.Module):
         return scores
 
 
-def train(parts: Sequence[tuple[Decisions, NDArray[np.bool_]]], seed: int = 0) -> Network:
+def train_all(parts: Sequence[tuple[Decisions, NDArray[np.bool_]]]) -> nn.ModuleList:
+    """Train the networks of a decision model, each from another start."""
+    return nn.ModuleList(train(parts, seed) for seed in range(SEEDS))
+
+
+def train(parts: Sequence[tuple[Decisions, NDArray[np.bool_]]], seed: int) -> Network:
     """Train listwise on the questions of several sets whose answer is among the first files."""
     torch.manual_seed(seed)
     rng, network = np.random.default_rng(seed), Network()
@@ -228,30 +235,31 @@ def train(parts: Sequence[tuple[Decisions, NDArray[np.bool_]]], seed: int = 0) -
     return network.eval()
 
 
-def scores_of(network: Network, each: Decisions) -> NDArray[np.float32]:
+def scores_of(networks: nn.ModuleList, each: Decisions) -> NDArray[np.float32]:
     """Return the model's scores, (N, F)."""
     with torch.inference_mode():
-        batches = np.array_split(np.arange(len(each.rows)), max(1, len(each.rows) // 64))
-        scores_NF = np.concatenate([network(*each.tensors(batch)).numpy() for batch in batches])
+        batches = [each.tensors(batch) for batch in np.array_split(np.arange(len(each.rows)), len(each.rows) // 64 + 1)]
+        by_network = [torch.cat([network(*batch) for batch in batches]) for network in networks]
+    scores_NF = torch.stack(by_network).mean(0).numpy()
     return np.where(each.search_NF > MISSING, scores_NF, MISSING)
 
 
-def fit_folds(sets: Sequence[Decisions]) -> list[Network]:
+def fit_folds(sets: Sequence[Decisions]) -> list[nn.ModuleList]:
     """Train without each fold of the repositories in turn."""
-    networks = list[Network]()
+    models = list[nn.ModuleList]()
     for left_out in folds(sets):
         kept = [np.array([row["repo"] not in left_out for row in each.rows]) for each in sets]
-        networks.append(train(list(zip(sets, kept, strict=True))))
-    return networks
+        models.append(train_all(list(zip(sets, kept, strict=True))))
+    return models
 
 
-def crossed(sets: Sequence[Decisions], networks: Sequence[Network]) -> list[NDArray[np.float32]]:
-    """Return the scores of each set's questions by the network that never saw a question about their repositories."""
+def crossed(sets: Sequence[Decisions], models: Sequence[nn.ModuleList]) -> list[NDArray[np.float32]]:
+    """Return the scores of each set's questions by the model that never saw a question about their repositories."""
     all_scores = [np.zeros_like(each.search_NF) for each in sets]
-    for left_out, network in zip(folds(sets), networks, strict=True):
+    for left_out, model in zip(folds(sets), models, strict=True):
         for each, scores in zip(sets, all_scores, strict=True):
             in_fold = np.array([row["repo"] in left_out for row in each.rows])
-            scores[in_fold] = scores_of(network, each)[in_fold]
+            scores[in_fold] = scores_of(model, each)[in_fold]
     return all_scores
 
 
@@ -483,31 +491,39 @@ def print_calibration(name: str, each: Decisions, scores_NF: NDArray[np.float32]
 
 def report(paths: Sequence[Path]) -> None:
     """Print the figures of the shipped model."""
-    with files("reflectrl.wings.autoexplore.locate").joinpath("data/decider.npz").open("rb") as file:
-        weights = {name: torch.from_numpy(array) for name, array in np.load(file, allow_pickle=False).items()}
-    sharpness, network = float(weights.pop("sharpness")), Network()
-    network.load_state_dict(weights)
+    with as_file(files("reflectrl.wings.autoexplore.locate").joinpath("data/decider.npz")) as path:
+        model, sharpness = _load(path)
     for path in paths:
         each = Decisions.load(path)
-        scores_NF = scores_of(network.eval(), each)
+        scores_NF = scores_of(model, each)
         compare(path.stem, each, scores_NF)
         print_calibration(path.stem, each, scores_NF, sharpness)
 
 
-def _save(network: Network, sharpness: float, path: Path) -> None:
-    weights = {name: weight.detach().numpy() for name, weight in network.named_parameters()}
+def _save(model: nn.ModuleList, sharpness: float, path: Path) -> None:
+    names = [name for name, _ in model[0].named_parameters()]
+    weights = {name: np.stack([each.get_parameter(name).detach().numpy() for each in model]) for name in names}
     np.savez_compressed(path, **weights, sharpness=np.array(sharpness))
+
+
+def _load(path: Path) -> tuple[nn.ModuleList, float]:
+    with np.load(path, allow_pickle=False) as data:
+        weights = {name: torch.from_numpy(data[name]) for name in data.files}
+    sharpness, model = float(weights.pop("sharpness")), nn.ModuleList(Network() for _ in weights["out"])
+    for index, network in enumerate(model):
+        network.load_state_dict({name: array[index] for name, array in weights.items()})
+    return model.eval(), sharpness
 
 
 def fit(paths: Sequence[Path], held_out: Sequence[Path], out: Path | None, folds_folder: Path | None) -> None:
     """Print figures of cross-validation and of held-out sets, and write the weights of a fit to everything."""
     sets, others = [Decisions.load(path) for path in paths], [Decisions.load(path) for path in held_out]
-    networks = fit_folds(sets)
-    scored = crossed(sets, networks)
-    network = train([(each, np.ones(len(each.rows), bool)) for each in sets])
+    models = fit_folds(sets)
+    scored = crossed(sets, models)
+    model = train_all([(each, np.ones(len(each.rows), bool)) for each in sets])
     all_scored = [
         *zip(paths, sets, scored, strict=True),
-        *((path, each, scores_of(network, each)) for path, each in zip(held_out, others, strict=True)),
+        *((path, each, scores_of(model, each)) for path, each in zip(held_out, others, strict=True)),
     ]
     for path, each, scores in all_scored:
         compare(path.stem, each, scores)
@@ -515,10 +531,10 @@ def fit(paths: Sequence[Path], held_out: Sequence[Path], out: Path | None, folds
     for path, each, scores in all_scored:
         print_calibration(path.stem, each, scores, sharpness)
     if out is not None:
-        _save(network, sharpness, out)
+        _save(model, sharpness, out)
     if folds_folder is not None:
-        for fold, each_network in enumerate(networks):
-            _save(each_network, sharpness, folds_folder / f"decider-{fold}.npz")
+        for fold, of_fold in enumerate(models):
+            _save(of_fold, sharpness, folds_folder / f"decider-{fold}.npz")
     walks = [Walks.of(each, scores) for each, scores in zip(sets, scored, strict=True)]
     mined = walks[int(np.argmax([len(each.rows) for each in sets]))]
     policy = LookingPolicy(mined.states_NSX.shape[-1])

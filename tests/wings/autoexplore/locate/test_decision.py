@@ -86,15 +86,16 @@ def random_network(seed: int = 0) -> Network:
     return network
 
 
-def decider_of(network: Network) -> Decider:
-    weights = {name: weight.detach().numpy() for name, weight in network.named_parameters()}
+def decider_of(*networks: Network) -> Decider:
+    names = [name for name, _ in networks[0].named_parameters()]
+    weights = {name: np.stack([each.get_parameter(name).detach().numpy() for each in networks]) for name in names}
     return Decider({**weights, "sharpness": np.array(1.0)}, shipped_vectors())
 
 
 @settings(deadline=None, max_examples=20)
 @given(asked=st.lists(st.sampled_from(WORDS), min_size=1, max_size=5, unique=True), excerpts=EXCERPTS)
 def test_the_package_computes_what_was_trained(asked: list[str], excerpts: list[Excerpt]) -> None:
-    network, meaning = random_network(), shipped_vectors()
+    networks, meaning = [random_network(seed) for seed in range(2)], shipped_vectors()
     weights = {word: 1.0 + index for index, word in enumerate(asked)}
     search = np.arange(len(excerpts), dtype=np.float32)
     ordered = question_words(weights)
@@ -110,8 +111,8 @@ def test_the_package_computes_what_was_trained(asked: list[str], excerpts: list[
     padded[1] = torch.nn.functional.pad(padded[1], (0, 3))
     padded[2] = torch.nn.functional.pad(padded[2], (0, 0, 0, 3))
     with torch.inference_mode():
-        expected = network(*padded)[0].numpy()
-    assert decider_of(network).scores(weights, excerpts, search) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+        expected = torch.stack([network(*padded)[0] for network in networks]).mean(0).numpy()
+    assert decider_of(*networks).scores(weights, excerpts, search) == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 def test_a_question_without_known_words_keeps_the_order_of_the_search() -> None:
@@ -201,7 +202,7 @@ def test_the_choice_is_among_the_first_files_and_the_others_stand_below(
     searched = [engine.index.corpus.paths[int(candidates.files[index])] for index in order]
     monkeypatch.setattr(
         "reflectrl.wings.autoexplore.locate.engine.shipped_decider",
-        lambda meaning: Reversing({"sharpness": np.array(1.0)}, meaning),
+        lambda meaning: Reversing({"out": np.zeros((0, 1)), "sharpness": np.array(1.0)}, meaning),
     )
     hits = Locator(many, cached=False).locate(question, 12).files
     assert [hit.path for hit in hits] == searched[:8][::-1] + searched[8:]

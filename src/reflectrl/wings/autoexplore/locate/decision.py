@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from reflectrl.wings.autoexplore.locate.excerpts import Excerpt
 from reflectrl.wings.autoexplore.locate.matches import matches, question_words
 from reflectrl.wings.autoexplore.locate.meaning import Meaning
+from reflectrl.wings.autoexplore.locate.ranker import softmax
 
 WEIGHT_SCALE = 8.0
 """Divisor of a word's weight in the network's inputs."""
@@ -29,11 +30,12 @@ Floats = NDArray[np.float32]
 
 
 class Decider:
-    """Network that scores files.
+    """Networks that score files. The score is their mean, since one alone depends on where its training began.
 
     Args:
-        weights: arrays by name: matrices and offsets "match1", "match2", "gate1" and "gate2", each as NAME.weight
-            (outputs, inputs) and NAME.bias; "out", (numbers,); "search", the factor of the search's score; "sharpness".
+        weights: arrays by name, each with the networks as its first axis: matrices and offsets "match1", "match2",
+            "gate1" and "gate2", as NAME.weight (networks, outputs, inputs) and NAME.bias; "out", (networks, numbers);
+            "search", the factor of the search's score. And "sharpness", one number.
         meaning: table of word vectors.
 
     Attributes:
@@ -41,8 +43,10 @@ class Decider:
     """
 
     def __init__(self, weights: Mapping[str, NDArray[np.generic]], meaning: Meaning) -> None:
-        self._weights = {name: np.asarray(array, np.float32) for name, array in weights.items()}
-        self._meaning, self.sharpness = meaning, float(self._weights["sharpness"])
+        as_floats = {name: np.asarray(array, np.float32) for name, array in weights.items()}
+        self._meaning, self.sharpness = meaning, float(as_floats.pop("sharpness"))
+        count = len(as_floats["out"])
+        self._networks = [{name: array[index] for name, array in as_floats.items()} for index in range(count)]
 
     def scores(self, weights: Mapping[str, float], excerpts: Sequence[Excerpt], search_F: Floats) -> Floats:
         """Return a score for each file, (F,); larger is better.
@@ -61,21 +65,32 @@ class Decider:
         scaled_Q1 = weights_Q[:, None] / WEIGHT_SCALE
         shares_Q1 = weights_Q[:, None] / max(float(weights_Q.sum()), 1e-6)
         by_file = np.broadcast_to(scaled_Q1, (*matches_FQX.shape[:2], 1))
-        found_FQN = self._layers("match", np.concatenate([matches_FQX, by_file], axis=-1))
-        gates = self._layers("gate", np.concatenate([vectors_QD, scaled_Q1, shares_Q1], axis=-1))
-        opened_QN = 1 / (1 + np.exp(-gates[:, :-1]))
-        attention_Q = np.exp(gates[:, -1] - gates[:, -1].max())
-        attention_Q /= attention_Q.sum()
-        summed_FN = (found_FQN * opened_QN * attention_Q[:, None]).sum(axis=1)
-        return (self._weights["search"] * search_F + summed_FN @ self._weights["out"]).astype(np.float32)
+        of_matches = np.concatenate([matches_FQX, by_file], axis=-1)
+        of_words = np.concatenate([vectors_QD, scaled_Q1, shares_Q1], axis=-1)
+        scores = [_score(network, of_matches, of_words, search_F) for network in self._networks]
+        return np.mean(scores, axis=0, dtype=np.float32)
 
-    def _layers(self, name: str, inputs: Floats) -> Floats:
-        """Return the outputs of two layers with a rectifier between them."""
-        first, second = (
-            (self._weights[f"{name}{layer}.weight"].T, self._weights[f"{name}{layer}.bias"]) for layer in (1, 2)
-        )
-        hidden = np.maximum(inputs @ first[0] + first[1], 0)
-        return np.asarray(hidden @ second[0] + second[1], np.float32)
+
+def _score(network: Mapping[str, Floats], of_matches: Floats, of_words: Floats, search_F: Floats) -> Floats:
+    """Return one network's scores, (F,).
+
+    Args:
+        network: its weights.
+        of_matches: inputs about each file and word, (F, Q, inputs).
+        of_words: inputs about each word, (Q, inputs).
+        search_F: scores of the search.
+    """
+    found_FQN = _layers(network, "match", of_matches)
+    gates = _layers(network, "gate", of_words)
+    opened_QN = 1 / (1 + np.exp(-gates[:, :-1]))
+    summed_FN = (found_FQN * opened_QN * softmax(gates[:, -1])[:, None]).sum(axis=1)
+    return np.asarray(network["search"] * search_F + summed_FN @ network["out"], np.float32)
+
+
+def _layers(network: Mapping[str, Floats], name: str, inputs: Floats) -> Floats:
+    """Return the outputs of two layers with a rectifier between them."""
+    hidden = np.maximum(inputs @ network[f"{name}1.weight"].T + network[f"{name}1.bias"], 0)
+    return np.asarray(hidden @ network[f"{name}2.weight"].T + network[f"{name}2.bias"], np.float32)
 
 
 @cache
