@@ -185,8 +185,8 @@ class Network(nn.Module):
         scaled_NQ1 = (weights_NQ / WEIGHT_SCALE)[..., None]
         shares_NQ1 = (weights_NQ / weights_NQ.sum(1, keepdim=True).clamp(min=1e-6))[..., None]
         by_file = scaled_NQ1[:, None].expand(*matches_NFQX.shape[:3], 1)
-        found = self.match1(torch.cat([matches_NFQX, by_file], dim=-1)).relu()
-        found_NFQM = self.match2(self.dropout(found))
+        hidden_NFQH = self.match1(torch.cat([matches_NFQX, by_file], dim=-1)).relu()
+        found_NFQM = self.match2(self.dropout(hidden_NFQH))
         gate = self.gate1(torch.cat([vectors_NQD, scaled_NQ1, shares_NQ1], dim=-1)).relu()
         gates = self.gate2(self.dropout(gate))
         attention_NQ = gates[..., -1].masked_fill(weights_NQ == 0, -torch.inf).softmax(-1).nan_to_num()
@@ -248,8 +248,8 @@ def fit_folds(sets: Sequence[Decisions]) -> list[nn.ModuleList]:
     """Train without each fold of the repositories in turn."""
     models = list[nn.ModuleList]()
     for left_out in folds(sets):
-        kept = [np.array([row["repo"] not in left_out for row in each.rows]) for each in sets]
-        models.append(train_all(list(zip(sets, kept, strict=True))))
+        masks = [np.array([row["repo"] not in left_out for row in each.rows]) for each in sets]
+        models.append(train_all(list(zip(sets, masks, strict=True))))
     return models
 
 
@@ -300,17 +300,17 @@ class Walks:
     Attributes:
         states_NSX: what the policy knows after these looks.
         ranks_NS: rank of the first right file; FAR if none is right.
-        chosen_NS: file that is chosen.
+        choices_NS: file that is chosen.
     """
 
     states_NSX: NDArray[np.float32]
     ranks_NS: NDArray[np.int64]
-    chosen_NS: NDArray[np.int64]
+    choices_NS: NDArray[np.int64]
 
     @classmethod
     def of(cls, each: Decisions, scores_NF: NDArray[np.float32]) -> Walks:
         """Compute the states and ranks of all sets of looks."""
-        states, ranks, chosen = list[Any](), list[Any](), list[Any]()
+        states, ranks, choices = list[Any](), list[Any](), list[Any]()
         for looked in range(SETS):
             columns = [0, *(look for look in range(1, len(LOOKS)) if is_in(look, looked))]
             shown_NF = each.looks_NFL[..., columns].any(axis=-1)
@@ -318,8 +318,8 @@ class Walks:
             states.append(_state(shown_scores_NF, each.looks_NFL[..., 0], looked))
             # files that were not looked at stand below, in the search's order
             ranks.append(ranks_of(np.where(shown_NF, scores_NF, each.search_NF + MISSING), each.right_NF))
-            chosen.append(shown_scores_NF.argmax(axis=1))
-        return cls(*(np.stack(arrays, axis=1) for arrays in (states, ranks, chosen)))
+            choices.append(shown_scores_NF.argmax(axis=1))
+        return cls(*(np.stack(arrays, axis=1) for arrays in (states, ranks, choices)))
 
     def returns(self) -> NDArray[np.float32]:
         """Return the reward of an answer after each set of looks, (N, S): reciprocal rank minus cost."""
@@ -432,7 +432,7 @@ def describe(name: str, policy: LookingPolicy, each: Decisions, walks: Walks) ->
         )
     taken = [np.array([is_in(look, int(looked)) for looked in after_N]) for look in range(1, len(LOOKS))]
     print("    looks of the policy:", *(f"{LOOKS[i + 1]} {100 * mask.mean():.1f} %" for i, mask in enumerate(taken)))
-    new = ~each.looks_NFL[rows, walks.chosen_NS[rows, after_N], 0]
+    new = ~each.looks_NFL[rows, walks.choices_NS[rows, after_N], 0]
     if new.any():
         print(
             f"    it chose a file of a further look in {100 * new.mean():.1f} %, and was right in "

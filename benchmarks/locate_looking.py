@@ -47,16 +47,16 @@ def further_looks(
         scores: their scores.
     """
     order = np.argsort(-scores, kind="stable").tolist()
-    leading, known = order[:LEADING], set(order[:FIRST])
+    leading, first = order[:LEADING], set(order[:FIRST])
     row_of = {int(file): row for row, file in enumerate(candidates.files)}
     again = engine.candidates(other_words(engine, inquiry, candidates, leading))
-    found = again.files[np.argsort(-ranker.scores(again.grounds), kind="stable")].tolist()
+    asked = again.files[np.argsort(-ranker.scores(again.grounds), kind="stable")].tolist()
     looks = {
         "more": order[FIRST:],
         "follow": followed(engine, inquiry, candidates, leading),
-        "ask again": [row_of[file] for file in found if file in row_of],
+        "ask again": [row_of[file] for file in asked if file in row_of],
     }
-    return {name: [row for row in rows if row not in known][:FURTHER] for name, rows in looks.items()}
+    return {name: [row for row in rows if row not in first][:FURTHER] for name, rows in looks.items()}
 
 
 def followed(engine: Engine, inquiry: Inquiry, candidates: Candidates, leading: Sequence[int]) -> list[int]:

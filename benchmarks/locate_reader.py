@@ -203,7 +203,7 @@ class Student(nn.Module):
 
 
 def train(rows: Sequence[Row], most: int, out: Path) -> None:
-    """Train in one pass over `most` questions of which the search is unsure, and write the adapter.
+    """Train in one pass over `most` questions where the search is unsure, and write the adapter.
 
     The answer is among the first files of each.
     """
@@ -261,7 +261,7 @@ def untrained() -> Reader:
 
 
 def read(rows: Sequence[Row], most: int, adapter: Path | None, out: Path) -> None:
-    """Judge the files of each question of which the decision model is unsure, after those that `out` holds already."""
+    """Judge the files of each question where the decision model is unsure, after those that `out` holds already."""
     reader = untrained() if adapter == UNTRAINED else Reader.load(adapter=adapter)
     done = {row["id"] for row in _load(out)} if out.exists() else set()
     for row in _each(rows, most):
