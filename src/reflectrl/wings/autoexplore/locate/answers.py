@@ -48,7 +48,7 @@ class Answer:
 
     @property
     def is_sure(self) -> bool | None:
-        """Return whether the first file is likely enough to be named as the answer; None if its probability is unknown."""
+        """Return whether the first file is likely enough to answer; None if its probability is unknown."""
         if not self.files:
             return False
         return None if self.files[0].probability is None else self.files[0].probability >= UNSURE
