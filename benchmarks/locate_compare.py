@@ -1,14 +1,15 @@
 """Compare `locate` with other searches on the same files and questions, with paired bootstrap intervals.
 
     python -m benchmarks.locate_ranker fit swe-qa.npz train.npz --folds FOLDS
+    python -m benchmarks.locate_decision fit DECISIONS.npz ... --folds FOLDS
     python -m benchmarks.locate_compare MINED/test.jsonl --trees MINED/trees --sets swe-qa.npz train.npz --folds FOLDS
     python -m benchmarks.locate_compare swe-qa.jsonl --trees REPOS --sets swe-qa.npz train.npz --folds FOLDS --most 1000
 
 Repositories of the sets are ranked with the weights of the fold that left them out, others with those in the package.
-Beside `locate`: the same without word vectors, its first code file, a sum of grounds by hand, the shipped word
-vectors alone, BM25 over whole files (`bm25s`), BM25 over passages with the ranking of `semble` (without its model),
-ripgrep (`rg`), and the first code file of BM25. Searches that are not installed are reported and left out. Needs `pip
-install bm25s semble`.
+Beside `locate`: its search without the decision model, the same without word vectors, its first code file, a sum of
+grounds by hand, the shipped word vectors alone, BM25 over whole files (`bm25s`), BM25 over passages with the ranking of
+`semble` (without its model), ripgrep (`rg`), and the first code file of BM25. Searches that are not installed are
+reported and left out. Needs `pip install bm25s semble`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from benchmarks.locate_ranker import (
 )
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.locate import kinds
+from reflectrl.wings.autoexplore.locate.decision import Decider
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.locate.grounds import COLUMNS, Candidates
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
@@ -71,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results: list[dict[str, object]] = []
     for name in dict.fromkeys(row["repo"] for row in rows):
         root = tree_of(name, args.trees)
-        engine = Engine(root) if root is not None else None
+        engine = rankers.engine(root, name) if root is not None else None
         if engine is None or root is None or len(engine.index.corpus) < SMALLEST_TREE:
             print(f"{name}: no tree, or too few files")
             continue
@@ -97,30 +99,41 @@ class Rankers:
 
     Args:
         sets: the sets of the fit.
-        fitted: folder that `locate_ranker fit --folds` wrote.
+        fitted: folder that `locate_ranker fit --folds` and `locate_decision fit --folds` wrote.
     """
 
     def __init__(self, sets: Sequence[Set], fitted: Path) -> None:
-        self._folds = folds(sets)
-        self._load = partial(_load, fitted)
+        self._folds, self._folder = folds(sets), fitted
         self._kept = np.array([name not in ABLATIONS[PLAIN] for name in COLUMNS], np.float32)
+
+    def engine(self, root: Path, repository: str) -> Engine:
+        """Return the engine of a repository, with ranker and decision model that never saw a question about it."""
+        fold = self._fold(repository)
+        if fold is None:
+            return Engine(root)
+        decider = Decider(dict(np.load(self._folder / f"decider-{fold}.npz")), shipped_vectors())
+        return Engine(root, ranker=_load(self._folder, f"{fold}.npz"), decider=decider)
 
     def orders(self, engine: Engine, inquiry: Inquiry, repository: str) -> tuple[dict[str, Order], float]:
         """Return the rankings of `locate` and of what it is made of, and the probability claimed for its first file."""
         candidates, paths = engine.candidates(inquiry), engine.index.corpus.paths
         candidate_paths = [paths[file] for file in candidates.files.tolist()]
-        fold = next((i for i, names in enumerate(self._folds) if repository in names), None)
-        ranker = shipped_ranker() if fold is None else self._load(f"{fold}.npz")
-        plain = self._load(f"{len(self._folds) if fold is None else fold}-plain.npz")
-        scores = ranker.scores(candidates.grounds)
-        order = _sorted(candidate_paths, scores)
+        fold = self._fold(repository)
+        ranker = shipped_ranker() if fold is None else _load(self._folder, f"{fold}.npz")
+        plain = _load(self._folder, f"{len(self._folds) if fold is None else fold}-plain.npz")
+        order = _sorted(candidate_paths, ranker.scores(candidates.grounds))
+        hits = engine.search(inquiry.text, LONGEST)
         orders = {
-            "locate": order,
-            "locate, first code file": code_first(order),
-            "locate without word vectors": _sorted(candidate_paths, plain.scores(candidates.grounds * self._kept)),
+            "locate": [hit.path for hit in hits],
+            "the search alone": order,
+            "first code file of the search": code_first(order),
+            "the search without word vectors": _sorted(candidate_paths, plain.scores(candidates.grounds * self._kept)),
             "sum of grounds by hand": _sorted(candidate_paths, _by_hand(candidates)),
         }
-        return orders, float(ranker.probabilities(ranker.shares(scores)).max(initial=0.0))
+        return orders, max((hit.probability or 0.0 for hit in hits), default=0.0)
+
+    def _fold(self, repository: str) -> int | None:
+        return next((i for i, names in enumerate(self._folds) if repository in names), None)
 
 
 @cache
