@@ -1,8 +1,8 @@
 """Further looks of `locate`: files beyond the first ones that a decision model could look at.
 
 It could go on in the order of the search, follow the names that the first files use to the files that define them, or
-ask again with the words that name the best passages of the first files. `benchmarks.locate_decision` measures what that
-is worth. It is not part of the package, since it turned out to be worth nothing.
+ask again with the words that name the best passages of the first files. `benchmarks.locate_walks` measures what that is
+worth. It is not part of the package, since it turned out to be worth nothing.
 """
 
 from __future__ import annotations

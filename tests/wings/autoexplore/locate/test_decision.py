@@ -10,17 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.locate_decision import (
-    LOOKS,
-    SETS,
-    LookingPolicy,
-    Network,
-    Walks,
-    imitate,
-    is_in,
-    reinforce,
-)
+from benchmarks.locate_decision import LOOKS, Network
 from benchmarks.locate_looking import further_looks
+from benchmarks.locate_walks import SETS, LookingPolicy, Walks, imitate, is_in, reinforce
 from reflectrl.wings.autoexplore.locate import decision
 from reflectrl.wings.autoexplore.locate.answers import Locator
 from reflectrl.wings.autoexplore.locate.decision import Decider
