@@ -47,6 +47,7 @@ from reflectrl.wings.autoexplore.locate.ranker import Ranker, shipped_ranker, so
 from reflectrl.wings.autoexplore.locate.reader import (
     BASE,
     SCALE,
+    SHARPNESS,
     UNSURE,
     Reader,
     judge,
@@ -320,7 +321,7 @@ def report(name: str, rows: Sequence[Row]) -> None:
 
 def _confidence(row: Row) -> float:
     """Return the probability that `locate --read` prints for its first file."""
-    parts = np.exp(np.array(row["total"]) - max(row["total"]))
+    parts = np.exp(SHARPNESS * (np.array(row["total"]) - max(row["total"])))
     share = np.float32(row["among_first"] * parts.max() / parts.sum())
     return float(shipped_ranker().probabilities(np.array([share]))[0])
 

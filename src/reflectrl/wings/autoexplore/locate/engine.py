@@ -16,7 +16,7 @@ from reflectrl.wings.autoexplore.locate.live import CUT, FILTERS, UNDECODABLE, U
 from reflectrl.wings.autoexplore.locate.meaning import shipped_kin, shipped_telling, shipped_vectors
 from reflectrl.wings.autoexplore.locate.passages import ReadFile
 from reflectrl.wings.autoexplore.locate.ranker import Floats, Ranker, shipped_ranker, softmax
-from reflectrl.wings.autoexplore.locate.reader import Reader
+from reflectrl.wings.autoexplore.locate.reader import SHARPNESS, Reader
 from reflectrl.wings.autoexplore.search import LINE_CHARACTERS, Hit, check_question
 from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.words import spoken
@@ -101,7 +101,7 @@ class Engine:
         reader = self._reader
         if reader is not None and self._ranker.probabilities(divided).max() < reader.unsure:
             decided = reader.scores(inquiry.text, excerpts, decided)
-            divided = together * softmax(decided)
+            divided = together * softmax(decided * SHARPNESS)
         # Files that were not looked at stand below, in their order.
         scores, shares = scores - scores[first].max(), np.minimum(shares, divided.min())
         scores[first], shares[first] = decided - decided.min(), divided

@@ -2,8 +2,8 @@
 
 For each file it reads the path, the names of definitions, the files that name it, the lines that fit best, and then the
 question. It judges a file by how likely its words make the question (query likelihood, as in Sachan et al., EMNLP
-2022), and by a linear head on the last hidden state. The choice is a softmax over the sums of the search's and the
-reader's scores.
+2022), and by a linear head on the last hidden state. The choice is a softmax over the sums of the reader's scores and
+those that the files had before, from search and decision model.
 
 The reader is SmolLM2-135M with a low-rank adapter (Hu et al., ICLR 2022), which `python -m benchmarks.locate_reader`
 trained listwise on questions mined from commits. The adapter is data of this package, the model is not.
@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 
 BASE = "smollm2-135m"
 UNSURE = 0.5
-"""Probability of the search's first file below which files are read. Reading costs two seconds. On the development
-repositories it was worth as much for these two thirds of the questions as for all of them.
+"""Probability of the first file below which files are read. Reading costs two seconds. On the development repositories
+it was worth as much for these two thirds of the questions as for all of them.
 """
 NAME_TOKENS, NAMING_TOKENS, LINE_TOKENS, QUESTION_TOKENS = 40, 30, 180, 80
 """Largest numbers of tokens that are read of a file's names, of the files that name it, of its lines, and of the
 question.
 """
+SHARPNESS = 2.0
+"""Factor of the scores whose softmax is the belief in each file: fitted to development repositories and SWE-QA."""
 SCALE = 2.0
 """Factor of the adapter's products."""
 ASKED = "\nIs the answer in this file? Answer:"
@@ -111,13 +113,13 @@ class Reader:
     Args:
         lm: language model, with the adapter's products already added to its weights.
         head_D: weights of the last hidden state.
-        weights: of the search's score, and of the mean log-likelihood of the question's tokens.
-        unsure: probability of the search's first file below which to read.
+        weights: of the score before, and of the mean log-likelihood of the question's tokens.
+        unsure: probability of the first file below which to read.
     """
 
     def __init__(self, lm: LanguageModel, head_D: Tensor, weights: Sequence[float], unsure: float = UNSURE) -> None:
         self._lm, self._head_D, self.unsure = lm, head_D, unsure
-        self._of_search, self._of_likelihood = weights
+        self._of_before, self._of_likelihood = weights
 
     @classmethod
     def load(cls, model: str = BASE, adapter: Path | None = None, unsure: float = UNSURE) -> Reader:
@@ -148,13 +150,13 @@ class Reader:
         add_adapter(lm.core, tensors)
         return cls(lm, head_D, weights, unsure)
 
-    def scores(self, question: str, excerpts: Sequence[Excerpt], search_scores: Floats) -> Floats:
-        """Return the sums of the search's scores and the reader's scores, (F,); larger is better."""
-        return self.total(search_scores, *self.judge(question, excerpts))
+    def scores(self, question: str, excerpts: Sequence[Excerpt], before_F: Floats) -> Floats:
+        """Return the sums of the scores before and the reader's scores, (F,); larger is better."""
+        return self.total(before_F, *self.judge(question, excerpts))
 
-    def total(self, search_F: Floats, likelihood_F: Floats, head_F: Floats) -> Floats:
-        """Return the weighted sums of the search's scores, the likelihoods and the head's values, (F,)."""
-        return (self._of_search * search_F + self._of_likelihood * likelihood_F + head_F).astype(np.float32)
+    def total(self, before_F: Floats, likelihood_F: Floats, head_F: Floats) -> Floats:
+        """Return the weighted sums of the scores before, the likelihoods and the head's values, (F,)."""
+        return (self._of_before * before_F + self._of_likelihood * likelihood_F + head_F).astype(np.float32)
 
     def judge(self, question: str, excerpts: Sequence[Excerpt]) -> tuple[Floats, Floats]:
         """Return, for each file, the mean log-likelihood of the question's tokens, and the head's value, both (F,)."""
