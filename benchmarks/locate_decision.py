@@ -144,7 +144,7 @@ def _example(engine: Engine, ranker: Ranker, row: Row) -> tuple[Any, ...] | None
     matches_FQX[: len(shown), : len(asked)] = matches(list(asked), engine.excerpts(inquiry, candidates, shown), meaning)
     weights_Q, vectors_QD = np.zeros(QUESTION_WORDS, np.float32), np.zeros((QUESTION_WORDS, meaning.size), np.float16)
     weights_Q[: len(asked)] = list(asked.values())
-    vectors_QD[: len(asked)] = meaning.groups([[word] for word in asked], {})
+    vectors_QD[: len(asked)] = meaning.each(asked)
     search_F, right_F = np.full(FILES, MISSING, np.float32), np.zeros(FILES, bool)
     search_F[: len(shown)] = scores[shown]
     right_F[: len(shown)] = [paths[int(candidates.files[index])] in gold for index in shown]

@@ -94,7 +94,7 @@ def test_the_package_computes_what_was_trained(asked: list[str], excerpts: list[
     inputs = (
         matches(list(ordered), excerpts, meaning),
         np.array(list(ordered.values()), np.float32),
-        meaning.groups([[word] for word in ordered], {}),
+        meaning.each(ordered),
         search,
     )
     # a second question with fewer words pads the first one's batch

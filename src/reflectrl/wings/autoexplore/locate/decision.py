@@ -45,8 +45,9 @@ class Decider:
     def __init__(self, weights: Mapping[str, NDArray[np.generic]], meaning: Meaning) -> None:
         as_floats = {name: np.asarray(array, np.float32) for name, array in weights.items()}
         self._meaning, self.sharpness = meaning, float(as_floats.pop("sharpness"))
-        count = len(as_floats["out"])
-        self._networks = [{name: array[index] for name, array in as_floats.items()} for index in range(count)]
+        self._networks = list[dict[str, Floats]]()
+        for index in range(len(as_floats["out"])):
+            self._networks.append({name: array[index] for name, array in as_floats.items()})
 
     def scores(self, weights: Mapping[str, float], excerpts: Sequence[Excerpt], search_F: Floats) -> Floats:
         """Return a score for each file, (F,); larger is better.
@@ -61,7 +62,7 @@ class Decider:
             return search_F
         matches_FQX = matches(list(asked), excerpts, self._meaning)
         weights_Q = np.array(list(asked.values()), np.float32)
-        vectors_QD = self._meaning.groups([[word] for word in asked], {})
+        vectors_QD = self._meaning.each(asked)
         scaled_Q1 = weights_Q[:, None] / WEIGHT_SCALE
         shares_Q1 = weights_Q[:, None] / max(float(weights_Q.sum()), 1e-6)
         by_file = np.broadcast_to(scaled_Q1, (*matches_FQX.shape[:2], 1))

@@ -83,7 +83,8 @@ class Engine:
         paths = [self.index.corpus.paths[int(candidates.files[index])] for index in indices]
         read = {path: file for path in paths if (file := self.index.read(path)) is not None}
         weights, files = candidates.weights, list(read.values())
-        return [excerpt(read[path], inquiry, weights, files) if path in read else Excerpt(path) for path in paths]
+        excerpts = {path: excerpt(file, inquiry, weights, files) for path, file in read.items()}
+        return [excerpts.get(path) or Excerpt(path) for path in paths]
 
     def _decide(
         self, inquiry: Inquiry, candidates: Candidates, scores: Floats, shares: Floats

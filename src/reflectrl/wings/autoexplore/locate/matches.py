@@ -50,10 +50,11 @@ def matches(asked: Sequence[str], excerpts: Sequence[Excerpt], meaning: Meaning)
     vocabulary = list(dict.fromkeys(word for bag in bags for word in bag))
     column = {word: index for index, word in enumerate(vocabulary)}
     counts_BV = np.zeros((len(bags), len(vocabulary)), np.float32)
+    own_BQ = np.zeros((len(bags), len(asked)), np.float32)
     for row, bag in enumerate(bags):
         counts_BV[row, [column[word] for word in bag]] = list(bag.values())
-    own_BQ = np.array([[bag[word] for word in asked] for bag in bags], np.float32).reshape(len(bags), len(asked))
-    similar_QV = meaning.groups([[word] for word in asked], {}) @ meaning.groups([[word] for word in vocabulary], {}).T
+        own_BQ[row] = [bag[word] for word in asked]
+    similar_QV = meaning.each(asked) @ meaning.each(vocabulary).T
     for row, word in enumerate(asked):
         if word in column:
             similar_QV[row, column[word]] = 0.0  # its own frequency says it already

@@ -29,6 +29,13 @@ class Meaning:
         rows, shares = zip(*weighted_rows, strict=True)
         return unit(np.array(shares, np.float32) @ self._units[list(rows)])
 
+    def each(self, words: Iterable[str]) -> NDArray[np.float32]:
+        """Return the unit vector of each word, (words, size); zeros for words that are not in the table."""
+        rows = [self._rows.get(word, -1) for word in words]
+        vectors = self._units[rows]
+        vectors[np.array(rows, int) < 0] = 0.0
+        return vectors
+
     def groups(self, groups: Iterable[Iterable[str]], weight: Mapping[str, float]) -> NDArray[np.float32]:
         """Return a unit vector for each group of words, (G, size).
 
