@@ -52,6 +52,7 @@ MIX = 0.5
 cross-validation, on SWE-QA: all of it gains a little more on mined questions, and loses on SWE-QA's.
 """
 FAR = 100
+"""Rank of an answer that is not among the files."""
 SAMPLES = 5000
 RANKS = (1, 3, 5)
 Row = dict[str, Any]
@@ -328,7 +329,7 @@ def compare(name: str, each: Decisions, scores_NF: NDArray[np.float32]) -> None:
 
 
 def print_calibration(name: str, each: Decisions, scores_NF: NDArray[np.float32], sharpness: float) -> None:
-    """Print how far the percentages of the first files are off, before and after the decision."""
+    """Print how far the percentages of the first files are off, and how often the model says that it is not sure."""
     claimed_N, hit_N = claims(each, scores_NF, sharpness)
     unsure_N = claimed_N < UNSURE
     print(
@@ -401,7 +402,7 @@ def main(words: Sequence[str] | None = None) -> None:
     fitting.add_argument("sets", nargs="+", type=Path)
     fitting.add_argument("--held-out", nargs="*", type=Path, default=[], help="further sets for the percentages alone")
     fitting.add_argument("--out", type=Path)
-    fitting.add_argument("--folds", type=Path, help="folder for the weights of each fold, for `locate_reader`")
+    fitting.add_argument("--folds", type=Path, help="folder for the weights of each fold")
     verbs.add_parser("report").add_argument("sets", nargs="+", type=Path)
     args = parser.parse_args(words)
     if args.verb == "collect":
