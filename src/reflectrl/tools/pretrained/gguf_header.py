@@ -1,4 +1,4 @@
-"""The header of a GGUF file, read within the bounds of the file: scalar settings and the sizes of tensors.
+"""The header of a GGUF file, read within the bounds of the file: settings and the sizes of tensors.
 
 Libraries trust the lengths that a header gives. With a hostile file, they read on for ever beyond its end.
 """
@@ -18,18 +18,33 @@ SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 STRING, ARRAY = 8, 9
 DEEPEST = 4
 """Largest depth of nested arrays."""
+LONGEST = 4096
+"""Largest count of numbers in an array that is kept. Longer ones are about tokens, and not about layers."""
 
 
 class Header(NamedTuple):
     """Facts about a model from its GGUF file.
 
     Attributes:
-        settings: the settings that are numbers, by name.
+        settings: all settings, by name: numbers, texts, and short lists of numbers; None for other values.
         shapes: the shapes of all tensors, by name.
     """
 
     settings: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def architecture(self) -> str:
+        """Name of the model's architecture."""
+        return str(self.settings.get("general.architecture", ""))
+
+    def of(self, prefix: str) -> dict[str, Any]:
+        """Return the settings with a prefix, by the rest of their names."""
+        return {
+            name.removeprefix(f"{prefix}."): value
+            for name, value in self.settings.items()
+            if name.startswith(f"{prefix}.")
+        }
 
 
 def read_header(file: Path) -> Header:
@@ -45,8 +60,7 @@ def read_header(file: Path) -> Header:
         settings, shapes = dict[str, Any](), dict[str, tuple[int, ...]]()
         for _ in range(pairs):
             name = cursor.string()
-            if isinstance(value := cursor.value(cursor.take("I")), int | float):
-                settings[name] = value
+            settings[name] = cursor.value(cursor.take("I"))
         for _ in range(tensors):
             name = cursor.string()
             shapes[name] = tuple(cursor.take("Q") for _ in range(cursor.take("I")))
@@ -81,13 +95,15 @@ class _Cursor:
         return self.data[start : start + length].decode("utf-8", errors="replace")
 
     def value(self, kind: int, depth: int = 0) -> Any:
-        """Read a value: a number, or None for a text or an array, which are skipped."""
+        """Read a value: a number, a text, or a short list of numbers. Other arrays are skipped, and give None."""
         if kind in SCALARS:
             return self.take(SCALARS[kind])
         if kind == STRING:
-            self.skip(self.take("Q"))
-        elif kind == ARRAY and depth < DEEPEST:
+            return self.string()
+        if kind == ARRAY and depth < DEEPEST:
             inner, count = self.take("I"), self.take("Q")
+            if inner in SCALARS and count <= LONGEST:
+                return [self.take(SCALARS[inner]) for _ in range(count)]
             if inner in SCALARS:
                 self.skip(count * struct.calcsize(f"<{SCALARS[inner]}"))
             else:
