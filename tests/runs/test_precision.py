@@ -1,4 +1,4 @@
-"""The meaning of "auto" precision is decided once per run, and whoever goes on with the run keeps to it."""
+"""Precision and threads are decided once per run, and whoever goes on with the run keeps to them."""
 
 from __future__ import annotations
 
@@ -152,3 +152,97 @@ def test_a_dry_run_says_what_was_decided(begun: Path, recipe_file: Path, capsys:
 def test_a_dry_run_says_nothing_where_nothing_is_decided(words: list[str], recipe_file: Path, capsys: Any) -> None:
     assert main(["run", str(recipe_file), "--dry-run", *words]) == 0
     assert '"auto"' not in capsys.readouterr().out.split("# What the run makes")[1]
+
+
+# ---- threads ---------------------------------------------------------------------------------------------------------
+
+
+def recorded_threads(folder: Path) -> int:
+    return int(json.loads((folder / "state.json").read_text())["threads"])
+
+
+@pytest.fixture(scope="module")
+def threaded(tmp_path_factory: pytest.TempPathFactory, like: Like) -> dict[int, dict[str, bytes]]:
+    """The weights that one, two and three threads leave."""
+    folder, left = tmp_path_factory.mktemp("threaded"), {}
+    for count in (1, 2, 3):
+        pipeline.run(like("arms=sft", f"threads={count}"), folder / str(count), until="sft")
+        left[count] = weights(folder / str(count))
+        assert recorded_threads(folder / str(count)) == count
+    if left[1] == left[3]:
+        pytest.skip("on this machine, the number of threads does not change the rounding")
+    return left
+
+
+@pytest.mark.parametrize(("first", "then"), [(1, 3), (3, 1), (3, 0)])
+def test_a_run_goes_on_with_the_threads_it_began_with(
+    first: int, then: int, tmp_path: Path, like: Like, threaded: Any, capfd: Any
+) -> None:
+    before = torch.get_num_threads()
+    pipeline.run(like("arms=sft", f"threads={first}"), tmp_path, until="teach")
+    pipeline.run(like("arms=sft", f"threads={then}"), tmp_path, until="sft")
+    assert weights(tmp_path) == threaded[first] and recorded_threads(tmp_path) == first
+    assert f"threads = {first}\n" in (tmp_path / "recipe.toml").read_text()
+    said = f"threads={then} changes nothing: this run computes with {first}, as {tmp_path / 'state.json'} says"
+    assert (said in capfd.readouterr().err) is (then > 0)
+    assert torch.get_num_threads() == before  # the caller's own program goes on as it was
+
+
+def test_the_number_that_torch_gave_is_kept_where_torch_gives_another(
+    tmp_path: Path, like: Like, threaded: Any
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        pipeline.run(like("arms=sft"), tmp_path / "run", until="teach")
+        torch.set_num_threads(1)
+        pipeline.run(like("arms=sft", "processes=2"), tmp_path / "run", until="sft")
+    finally:
+        torch.set_num_threads(before)
+    assert recorded_threads(tmp_path / "run") == 3 and weights(tmp_path / "run") == threaded[3]
+    assert "threads = 0\n" in (tmp_path / "run" / "recipe.toml").read_text()
+
+
+def test_the_ranks_of_a_run_take_the_first_ones_number(tmp_path: Path, launcher: Launcher, recipe_file: Path) -> None:
+    words = ["--arms", "sft"]
+    assert main(["teach", str(recipe_file), *words, "--threads", "3", "--folder", str(tmp_path / "kept")]) == 0
+    for name, threads in (("kept", "1"), ("asked", "3")):
+        launcher.begin(2, "sft", str(recipe_file), *words, "--threads", threads, "--folder", str(tmp_path / name))
+        codes, said = launcher.end()
+        assert codes == [0, 0] and len(said[0]) == (name == "kept") and said[1] == []
+    assert weights(tmp_path / "kept") == weights(tmp_path / "asked")
+
+
+def test_a_fork_keeps_the_threads_of_what_it_takes_over(tmp_path: Path, recipe_file: Path, capsys: Any) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert main(["teach", str(recipe_file), "--threads", "3", "--folder", str(first)]) == 0
+    words = ["--sft.steps", "2", "--fork", str(first), "--folder", str(second), "--threads", "1"]
+    assert main(["teach", str(recipe_file), *words]) == 0
+    assert recorded_threads(second) == 3
+    assert "--threads 1 changes nothing: this run computes with 3" in capsys.readouterr().err
+
+
+def test_a_folder_in_which_nothing_was_made_takes_another_number(tmp_path: Path, like: Like) -> None:
+    pipeline.run(like("arms=sft", "threads=3"), tmp_path, until="teach")
+    for path in (tmp_path / "episodes").iterdir():
+        path.unlink()
+    pipeline.run(like("arms=sft", "threads=1"), tmp_path, until="teach")
+    assert recorded_threads(tmp_path) == 1 and "threads = 1\n" in (tmp_path / "recipe.toml").read_text()
+
+
+def test_a_folder_of_an_earlier_version_keeps_the_number_of_its_recipe(
+    tmp_path: Path, like: Like, threaded: Any
+) -> None:
+    pipeline.run(like("arms=sft", "threads=3"), tmp_path, until="teach")
+    noted = json.loads((tmp_path / "state.json").read_text())
+    del noted["threads"], noted["digest"]
+    (tmp_path / "state.json").write_text(json.dumps({**noted, "digest": _hash(noted)}))
+    pipeline.run(like("arms=sft", "threads=1"), tmp_path, until="sft")
+    assert recorded_threads(tmp_path) == 3 and weights(tmp_path) == threaded[3]
+
+
+def test_a_dry_run_says_that_other_threads_change_nothing(begun: Path, recipe_file: Path, capsys: Any) -> None:
+    other = str(recorded_threads(begun) + 1)
+    words = [*(f"--{setting}" for setting in AUTO), "--folder", str(begun), "--threads", other]
+    assert main(["run", str(recipe_file), "--dry-run", *words]) == 0
+    assert f"# --threads {other} changes nothing" in capsys.readouterr().out

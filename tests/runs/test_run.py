@@ -51,7 +51,7 @@ class TestFolder:
         assert state["complete"] == ["teach", "sft", "rl", "eval", "report"]
         names = {"teach train", "teach validation", "base model", "sft reflector", "sft policy", "rl reflect-rl"}
         names |= {"eval random", "eval sft", "eval reflect-rl"}
-        assert set(state) == {"schema", "complete", "artifacts", "tasks", "auto_precision", "digest"}
+        assert set(state) == {"schema", "complete", "artifacts", "tasks", "auto_precision", "threads", "digest"}
         assert set(state["artifacts"]) == {f"{x} (seed 0)" for x in names}
         assert (finished / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 

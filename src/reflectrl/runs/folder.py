@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,10 +15,11 @@ from reflectrl.core.config import Recipe, read_recipe, to_toml
 from reflectrl.core.config.folders import locked, no_link, refuse_links
 from reflectrl.core.config.trust import needing_trust, remember
 from reflectrl.core.plugins import one_line
+from reflectrl.core.terminal import printable_line
 from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import recover, write_text
 from reflectrl.runs.artifact import Graph
-from reflectrl.runs.precision import decide, decided
+from reflectrl.runs.precision import decide, decided_recipe, threads_kept
 from reflectrl.runs.state import State, refuse_other_settings
 
 
@@ -68,9 +70,9 @@ class Context:
     run: RunFolder
     tasks: str = ""
 
-    def with_precision(self, precision: str) -> Self:
-        """Return the same context, with "on" or "off" where [model] says "auto"."""
-        return replace(self, recipe=replace(self.recipe, model=decided(self.recipe.model, precision)))
+    def with_decisions(self, precision: str, threads: int) -> Self:
+        """Return the same context, with "on" or "off" where [model] says "auto", and with the run's threads."""
+        return replace(self, recipe=decided_recipe(self.recipe, precision, threads))
 
 
 def unusable(folder: Path, error: OSError) -> UserError:
@@ -127,7 +129,15 @@ def acquire(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> Stat
     if state.tasks and tasks and state.tasks != tasks:
         raise UserError(f"{folder}: environment {recipe.env['name']!r}: {OTHER_TASKS}; use another {option('folder')}")
     state.tasks = tasks or state.tasks
-    decide(state, recipe.model, graph)
-    write_text(path, to_toml(recipe))
+    threads = recipe.threads
+    if any(artifact.is_begun(folder) for artifact in graph.values() if not artifact.always):
+        threads = int(before["threads"]) if before else 0  # the recipe goes on saying how this content was made
+        state.threads = state.threads or threads  # earlier versions noted none
+        if words := threads_kept(recipe, state):
+            sys.stderr.write(f"reflectrl: {printable_line(words)}\n")
+    else:
+        state.threads = 0
+    decide(state, recipe.model, graph, recipe.threads)
+    write_text(path, to_toml(replace(recipe, threads=threads)))
     remember(path, needing_trust(recipe.plain()))
     return state

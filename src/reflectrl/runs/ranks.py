@@ -99,15 +99,16 @@ class Ranks:
         with together(self.team):
             return make(context, artifact, progress)
 
-    def lead(self, precision: str) -> None:
-        """Tell the others what "auto" precision means in this run, before the first artifact."""
-        self._say(precision or UNDECIDED)
+    def lead(self, precision: str, threads: int) -> None:
+        """Send the others the meaning of "auto" precision and the number of threads, before the first artifact."""
+        self._say(f"{precision or UNDECIDED} {threads}")
 
     def follow(self, context: Context, graph: Graph) -> None:
         """Do this rank's share of each artifact that the first rank names, until there are no more."""
-        if not (precision := self._next_key()):
+        if not (decisions := self._next_key()):
             return  # the first rank has ended before it made anything
-        context = context.with_precision(precision.replace(UNDECIDED, ""))
+        precision, threads = decisions.split()
+        context = context.with_decisions(precision.replace(UNDECIDED, ""), int(threads))
         with tempfile.TemporaryDirectory(prefix="reflectrl-rank-") as scratch:
             context = replace(context, run=FollowersFolder(context.run.path, Path(scratch)))
             (Path(scratch) / "episodes").mkdir()

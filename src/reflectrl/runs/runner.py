@@ -38,8 +38,8 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
             with folder_lock(folder):
                 state = acquire(recipe, folder, graph, context.tasks)
                 if ranks is not None:
-                    ranks.lead(state.auto_precision)
-                context = context.with_precision(state.auto_precision)
+                    ranks.lead(state.auto_precision, state.threads)
+                context = context.with_decisions(state.auto_precision, state.threads)
                 with ProgressBars(console(120)) as bars, Workers(context, bars, ranks) as workers:
                     run = _Run(context, graph, state, workers, recipe.plain())
                     for stage in STAGES[: STAGES.index(until) + 1]:

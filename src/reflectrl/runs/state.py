@@ -26,6 +26,8 @@ from reflectrl.runs.artifact import STAGES, Artifact, Graph
 LOG = logging.getLogger(__name__)
 SCHEMA = 2
 """Version of `state.json`. Fingerprints of version 1 are ignored, and the folder's recipe is compared instead."""
+MOST_THREADS = 1024
+"""Largest number of threads that a `state.json` may give."""
 STATE = "state.json"
 """The file of a run folder that records complete stages and the fingerprints of its artifacts."""
 CARD = "agent.json"
@@ -116,6 +118,7 @@ class State:
         tasks: the digest of the environment's tasks; "" if it is not known.
         auto_precision: what "auto" means in this run for `model.mixed_precision` and `model.mixed_play`, "on" or
             "off"; "" if it has not been decided.
+        threads: number of threads that each process of this run computes with; 0 if it has not been decided.
     """
 
     path: Path
@@ -124,6 +127,7 @@ class State:
     damaged: bool = False
     tasks: str = ""
     auto_precision: str = ""
+    threads: int = 0
 
     @classmethod
     def read(cls, folder: Path) -> State:
@@ -139,9 +143,11 @@ class State:
             intact = noted.pop("digest", None) in (None, _hash(noted))  # earlier versions wrote none
             done, records = list(noted["complete"]), dict(noted["artifacts"]) if noted.get("schema") == SCHEMA else {}
             precision = noted.get("auto_precision", "")  # earlier versions decided anew in each process
+            threads = noted.get("threads", 0)
             intact = intact and precision in ("", "on", "off") and set(done) <= set(STAGES)
+            intact = intact and type(threads) is int and 0 <= threads <= MOST_THREADS
             if intact and all("fingerprint" in record for record in records.values()):
-                return cls(path, done, records, tasks=str(noted.get("tasks", "")), auto_precision=precision)
+                return cls(path, done, records, False, str(noted.get("tasks", "")), precision, threads)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
         LOG.warning("reflectrl: %s is damaged; it is written anew from what the folder holds", path)
@@ -152,8 +158,8 @@ class State:
         from reflectrl.learn.checkpoint import write_text  # brings torch, which a dry run does without
 
         stages = [stage for stage in STAGES if stage in self.complete]
-        noted = {"schema": SCHEMA, "complete": stages, "tasks": self.tasks, "auto_precision": self.auto_precision}
-        noted["artifacts"] = self.made
+        decided = {"auto_precision": self.auto_precision, "threads": self.threads}
+        noted = {"schema": SCHEMA, "complete": stages, "tasks": self.tasks, **decided, "artifacts": self.made}
         write_text(self.path, json.dumps({**noted, "digest": _hash(noted)}, indent=1) + "\n")
 
     def begin(self, artifact: Artifact, settings: Mapping[str, Any]) -> None:

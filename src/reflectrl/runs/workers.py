@@ -27,6 +27,7 @@ from reflectrl.models.memory import out_of_memory_told
 from reflectrl.runs.artifact import Artifact, Build
 from reflectrl.runs.folder import Context
 from reflectrl.runs.metrics import listening
+from reflectrl.runs.precision import with_threads
 from reflectrl.runs.progress import ProgressBars, ProgressCallback
 
 if TYPE_CHECKING:
@@ -158,11 +159,10 @@ def result_of(future: Future[Timings]) -> Timings:
 
 def make(context: Context, artifact: Artifact, progress: ProgressCallback) -> Timings:
     """Make one artifact in this process. Its randomness depends on its name, not on what was made before it."""
-    if context.recipe.threads:
-        torch.set_num_threads(context.recipe.threads)
     torch.manual_seed(named_seed(artifact.seed, artifact.kind, artifact.name))
     start, busy = time.perf_counter(), time.process_time()
-    with listening(context), keeping(context.recipe.keep_states), out_of_memory_told():
+    states = keeping(context.recipe.keep_states)
+    with with_threads(context.recipe.threads), listening(context), states, out_of_memory_told():
         timings = Build(context, artifact, progress)()
     seconds = round(time.perf_counter() - start, 2)
     # A busy machine stretches wall-clock time but not CPU time, so only CPU time can be compared between runs.

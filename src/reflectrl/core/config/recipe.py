@@ -225,7 +225,8 @@ class Recipe:
     arms: Annotated[tuple[str, ...], Listed()] = ("random", "expert", "sft", "reflect-rl")
     """Arms to train and evaluate: the rows of the results table (`reflectrl list arms`)."""
     threads: Natural = 0
-    """Threads per process; 0 leaves the number to torch."""
+    """Threads per process; 0 leaves the number to torch. A run keeps the number with which it began, since another one
+    rounds differently."""
     processes: Count = 1
     """Number of artifacts (of arms and seeds) that are made in parallel."""
     engine: Annotated[str, NeedsTrust("code", ("local",))] = "local"

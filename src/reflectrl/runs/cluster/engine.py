@@ -2,7 +2,8 @@
 
 Source: Ray (Moritz et al. 2018, "Ray: A Distributed Framework for Emerging AI Applications"). The run folder must be
 on storage that all machines share. Results do not depend on the machine that makes an artifact: they are the same as
-with local processes, and byte for byte identical on machines of one kind.
+with local processes, and byte for byte identical on machines of one kind, since all compute with the run's number of
+threads.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ def take_over(recipe: Recipe, source: Path, folder: Path) -> list[str]:
     if (source / ANCESTORS).is_file():  # the report checks that they are about the policy of the new run
         _copy(source / ANCESTORS, folder / ANCESTORS)
     if new_state.made:
-        new_state.auto_precision = source_state.auto_precision  # a copied training keeps its precision
+        new_state.auto_precision = source_state.auto_precision  # a copied training keeps its precision and threads
+        new_state.threads = source_state.threads
         new_state.write()
     return list(new_state.made)
 

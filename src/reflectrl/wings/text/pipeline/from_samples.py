@@ -28,7 +28,7 @@ from reflectrl.models.load import load_model
 from reflectrl.runs.artifact import Graph, Plan, artifact
 from reflectrl.runs.folder import folder_lock
 from reflectrl.runs.metrics import MetricsFile
-from reflectrl.runs.precision import decide, in_run
+from reflectrl.runs.precision import decide, in_run, with_threads
 from reflectrl.runs.state import State, refuse_other_settings
 from reflectrl.wings.text.learn.text_dataset import shortened, text_dataset
 from reflectrl.wings.text.samples.sample import Sample
@@ -76,7 +76,8 @@ def train_on_samples(
             for artifact in [candidate for candidate in graph.values() if not candidate.exists(folder)]:
                 state.begin(artifact, context.settings)
                 state.write()
-                artifact.maker.build(context, **artifact.inputs_in(folder))
+                with with_threads(state.threads):
+                    artifact.maker.build(context, **artifact.inputs_in(folder))
                 state.finish(artifact, context.settings)
             state.write()
     except OSError as error:
