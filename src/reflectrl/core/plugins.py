@@ -15,11 +15,13 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
-from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reflectrl.core.types import UserError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 BY_PATH = ("envs", "rewards", "engines")
 """Kinds of plug-ins that may be named by import path. In a recipe's file, such a name needs the user's trust."""
@@ -51,6 +53,8 @@ def _entry_points(path: tuple[str, ...]) -> dict[str, list[EntryPoint]]:
 
     Cached, because reading takes tens of milliseconds, and each new environment needs the entry points.
     """
+    from importlib.metadata import entry_points  # brings email, and most errors are worded without it
+
     points = entry_points()
     return {group: [*points.select(group=group)] for group in points.groups if group.startswith("reflectrl.")}
 
