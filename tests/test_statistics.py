@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.core.statistics import mean_interval, wilson
+from reflectrl.core.statistics import mean_interval, prediction_interval, wilson
 
 
 def test_wilson_by_hand():
@@ -61,3 +61,35 @@ def test_wilson_covers_the_truth_about_as_often_as_it_says():
     counts = [k for k in range(n + 1) if wilson(k, n, 0.95)[0] <= rate <= wilson(k, n, 0.95)[1]]
     covered = sum(math.comb(n, k) * rate**k * (1 - rate) ** (n - k) for k in counts)
     assert covered == pytest.approx(0.95, abs=0.02)
+
+
+def test_prediction_interval_by_hand():
+    # n = 100; asin(sqrt((x + 3/8) / 100.75)) of 50, 60, 70 wins, mean 0.886750, sd 0.102075 (more than 1/sqrt(402));
+    # t(0.975, 2) = 4.302653, so the half-width is 4.302653 * sd * sqrt(4/3). The lower end is sin2 of the difference.
+    angles = [math.asin(math.sqrt((wins + 0.375) / 100.75)) for wins in (50, 60, 70)]
+    mean = sum(angles) / 3
+    sd = math.sqrt(sum((angle - mean) ** 2 for angle in angles) / 2)
+    half = 4.302653 * sd * math.sqrt(4 / 3)
+    low, high = ((100.75 * math.sin(end) ** 2 - 0.375) / 100 for end in (mean - half, mean + half))
+    assert prediction_interval([50, 60, 70], 100, 0.95) == pytest.approx((low, high), abs=1e-5)
+    assert (low, high) == (pytest.approx(0.1346, abs=1e-4), pytest.approx(0.9725, abs=1e-4))
+
+
+def test_a_prediction_keeps_its_width_where_all_runs_won_everything_and_stays_within_the_range():
+    interval = prediction_interval([90, 90, 90, 90], 90, 0.95)
+    assert interval == (pytest.approx(0.94, abs=0.01), 1.0)
+    assert prediction_interval([0, 0], 90, 0.95) == (0.0, pytest.approx(0.63, abs=0.15))
+
+
+def test_one_run_predicts_nothing():
+    assert prediction_interval([80], 90, 0.95) is None and prediction_interval([0, 0], 0, 0.95) is None
+
+
+def test_a_new_run_lies_in_the_prediction_as_often_as_it_says():
+    # Runs whose true rates spread around 90 %, each measured on 90 episodes; four are seen, the fifth is predicted.
+    rng = np.random.default_rng(0)
+    rates = 1 / (1 + np.exp(-rng.normal(2.2, 0.6, size=(600, 5))))
+    wins = rng.binomial(90, rates)
+    intervals = [prediction_interval(seen, 90, 0.95) for seen in wins[:, :4].tolist()]
+    inside = [low - 1e-9 <= new / 90 <= high + 1e-9 for (low, high), new in zip(intervals, wins[:, 4], strict=True)]
+    assert np.mean(inside) == pytest.approx(0.95, abs=0.03)
