@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,13 @@ from reflectrl.cli import main
 from reflectrl.core.config import load_recipe
 from reflectrl.core.digests import DIGESTS
 from reflectrl.core.episodes import read_episodes
+from reflectrl.core.terminal import console
 from reflectrl.core.types import UserError
-from reflectrl.runs.arms import ARMS
+from reflectrl.runs.arms import ARMS, select_arms
 from reflectrl.runs.folder import folder_lock
-from reflectrl.runs.report.data import read_run
+from reflectrl.runs.graph import planned
+from reflectrl.runs.report.data import read_run, read_timings
+from reflectrl.runs.results import show_results, training_seconds
 
 Like = Callable[..., Any]
 Said = Callable[[Path], dict[str, str]]
@@ -54,6 +58,18 @@ class TestFolder:
         assert set(state) == {"schema", "complete", "artifacts", "tasks", "auto_precision", "threads", "digest"}
         assert set(state["artifacts"]) == {f"{x} (seed 0)" for x in names}
         assert (finished / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+    def test_the_table_says_what_each_arm_took_to_train(self, finished: Path, like: Like, capsys: Any) -> None:
+        graph = planned(like())
+        lines = [line for line in read_timings(finished) if "artifact" in line]
+        spent = {(line["stage"], line["artifact"]): line["cpu_seconds"] for line in lines}
+        seconds = training_seconds(graph, finished)
+        assert seconds["sft"] == pytest.approx(spent["sft", "reflector"] + spent["sft", "policy"])
+        assert seconds["reflect-rl"] == pytest.approx(seconds["sft"] + spent["rl", "reflect-rl"])
+        assert seconds.keys() == {"sft", "reflect-rl"}  # random play trains nothing
+        show_results(console(160), finished, select_arms(like().arms, like()), {**seconds, "sft": 123.4})
+        said = capsys.readouterr().out
+        assert "training, CPU s" in said and re.search("sft .* 123 │", said) and re.search("random .* - │", said)
 
     def test_episodes_of_every_arm_split_and_sampling(self, finished: Path) -> None:
         logs = {path.name for path in (finished / "episodes").iterdir()}

@@ -106,10 +106,11 @@ def show_arms(context: Context) -> None:
     """Print the table of arms, and one played episode."""
     from reflectrl.core.terminal import console
     from reflectrl.runs.coaching import coach_lines
-    from reflectrl.runs.results import show_episode, show_results
+    from reflectrl.runs.results import show_episode, show_results, training_seconds
 
     screen = console(120)
-    show_results(screen, context.run.path, select_arms(context.recipe.arms, context.recipe))
+    seconds = training_seconds(planned(context.recipe), context.run.path)
+    show_results(screen, context.run.path, select_arms(context.recipe.arms, context.recipe), seconds)
     for line in coach_lines(context.recipe, context.run):
         # A terminal would break a long line within a word; in a file it stays one line.
         screen.print(line, soft_wrap=not screen.is_terminal, markup=False, highlight=False)

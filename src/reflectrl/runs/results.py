@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -30,10 +32,11 @@ from reflectrl.core.terminal import printable_line
 from reflectrl.core.types import Episode, Step, UserError
 from reflectrl.learn.checkpoint import write_text
 from reflectrl.runs.arms import Arm, select_arms
+from reflectrl.runs.artifact import Artifact, Graph
 from reflectrl.runs.calibration import row_of_decisions
 from reflectrl.runs.evaluation import attempt_of, evaluations
 from reflectrl.runs.folder import RunFolder
-from reflectrl.runs.report.data import CALIBRATION, is_share
+from reflectrl.runs.report.data import CALIBRATION, is_share, read_timings
 
 ORIGIN = ("commit", "hardware")
 """Keys that tell where results were made. If the same results come out again, these keys are left as they are."""
@@ -137,17 +140,53 @@ def hardware() -> str:
 # ---- on the terminal -----------------------------------------------------------------------------------------------
 
 
-def show_results(console: Console, folder: Path, arms: Mapping[str, Arm]) -> None:
-    """Print the success of every arm: a table per split and sampling, a column per stage."""
+def training_seconds(graph: Graph, folder: Path) -> dict[str, float]:
+    """Return the processor seconds that an arm's models took to train, the mean over seeds, for the table.
+
+    Arms share trainings, and each counts in full for every arm that needs it. An arm is left out if it trains nothing,
+    or if a time is missing, as for artifacts that a fork took over.
+    """
+    spent: dict[tuple[Any, ...], float] = defaultdict(float)
+    for line in read_timings(folder):
+        if "cpu_seconds" in line and "artifact" in line:
+            spent[line.get("stage"), line["artifact"], line.get("seed")] += line["cpu_seconds"]
+    by_arm: dict[str, list[float]] = defaultdict(list)
+    for artifact in graph.values():
+        if artifact.kind == "eval":
+            trained = [needed for needed in ancestors(artifact) if needed.training]
+            times = [spent.get((needed.kind, needed.name, needed.seed), math.nan) for needed in trained]
+            by_arm[artifact.name].append(sum(times) if times else math.nan)
+    means = {arm: sum(times) / len(times) for arm, times in by_arm.items()}
+    return {arm: mean for arm, mean in means.items() if math.isfinite(mean)}
+
+
+def ancestors(artifact: Artifact) -> list[Artifact]:
+    """Return everything from which an artifact is made, directly or not."""
+    earlier: dict[str, Artifact] = {}
+    for needed in artifact.made_from:
+        earlier |= {further.key: further for further in ancestors(needed)} | {needed.key: needed}
+    return list(earlier.values())
+
+
+def show_results(
+    console: Console, folder: Path, arms: Mapping[str, Arm], seconds: Mapping[str, float] | None = None
+) -> None:
+    """Print the success of every arm: a table per split and sampling, a column per stage.
+
+    Args:
+        seconds: processor seconds of training, by arm.
+    """
     data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     for split, sampling in dict.fromkeys((row["split"], row["sampling"]) for row in data["summary"]):
         rows = [row for row in data["summary"] if (row["split"], row["sampling"]) == (split, sampling)]
         horizon, level = data["env"]["horizon"], data["confidence"]
         title = f"{data['recipe']}, {split} tasks, {sampling}: success and {level:.0%} interval (horizon {horizon})"
-        console.print(_table(title, rows, arms))
+        console.print(_table(title, rows, arms, seconds or {}))
 
 
-def _table(title: str, rows: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm]) -> Table:
+def _table(
+    title: str, rows: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm], seconds: Mapping[str, float]
+) -> Table:
     stages = list(dict.fromkeys(row["stage"] for row in rows))
     cells = {(row["arm"], row["stage"]): row for row in rows}
     table = Table(title=title, title_justify="left")
@@ -157,11 +196,14 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm
     shares = list(dict.fromkeys(key for row in rows for key in row if is_share(key)))
     for share in shares:
         table.add_column(CALIBRATION.get(share, share), justify="right", no_wrap=True)
+    if seconds:
+        table.add_column("training, CPU s", justify="right", no_wrap=True)
     table.add_column("what it is")
     for name, arm in arms.items():
         last = cells.get((name, stages[-1]), {})
         further = ("-" if last.get(share) is None else f"{100 * last[share]:.1f} %" for share in shares)
-        table.add_row(name, *(_cell(cells.get((name, stage))) for stage in stages), *further, arm.about)
+        spent = [f"{seconds[name]:.0f}" if name in seconds else "-"] if seconds else []
+        table.add_row(name, *(_cell(cells.get((name, stage))) for stage in stages), *further, *spent, arm.about)
     return table
 
 

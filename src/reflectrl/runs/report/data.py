@@ -149,7 +149,7 @@ def read_run(folder: Path) -> Run:
         raise UserError(f"{folder} is not a run folder: there is no such folder")
     recipe, text = read_recipe(folder / "recipe.toml")
     results, metrics = read_results(folder / "results.json"), read_metrics(folder / "metrics.jsonl")
-    times = read_lines(folder / "timings.jsonl", _timing, "timing")
+    times = read_timings(folder)
     if results is not None:
         results = with_times(results, times)
     ancestors = read_ancestors(folder / ANCESTORS, recipe)
@@ -328,6 +328,11 @@ def read_lines(path: Path, parse: Callable[[dict[str, Any]], T], what: str) -> l
         return []
     rows = read_json_lines(path, lambda line: parse(dict(parse_json(line))), f"no {what} object", half_written="skip")
     return [row for _, row in rows]
+
+
+def read_timings(folder: Path) -> list[dict[str, Any]]:
+    """Read `timings.jsonl`; [] if there is no file. Raises UserError for a bad line."""
+    return read_lines(folder / "timings.jsonl", _timing, "timing")
 
 
 def read_metrics(path: Path) -> tuple[Metric, ...]:
