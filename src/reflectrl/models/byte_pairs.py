@@ -1,14 +1,36 @@
-"""Byte-level BPE, trained on an environment's text. Counting tokens with it needs neither torch nor transformers."""
+"""Byte-level BPE, trained on an environment's text. Counting tokens with it needs neither torch nor transformers.
+
+A model can only see that two words are the same if they consist of the same tokens. So a word has the same tokens
+wherever it stands: at the beginning of a line, after a space, behind a bracket, or with a capital letter.
+"""
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterable
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 END = "<|endoftext|>"
 
-PIECES = Regex(r" ?[A-Za-z]+| ?[0-9]|-+|.|\n")
+CAPITAL, TIGHT = "\x0e", "\x0f"
+"""Marks in normalised text: "the next word begins with a capital letter", and "no space follows". These control
+characters do not occur in the texts of environments. If one does, it is read, but not written back."""
+
+LINE_STARTS = Regex(r"(?<=\n)(?=[\p{L}0-9 ])")
+"""Places that get a space: before the first word of a line. Indented lines get one too, so that it can be removed."""
+
+NEEDLESS_SPACE = Regex(r"(?<![\s\S]) (?![\p{L}0-9])")
+"""The space before a text that does not begin with a word. (Inserting at the very beginning ends the library's own code
+with an error, so every text gets a space there, and some lose it again.)"""
+
+TIGHT_STARTS = Regex(r"(?<=[^\s\p{L}0-9])(?=[\p{L}0-9])")
+"""Places that get `TIGHT` and a space: before words that directly follow punctuation."""
+
+CAPITALISED = Regex(r" (?=[A-Z][a-z])")
+"""Spaces before words with a single capital letter. Words in capitals are left alone, since maps are drawn in them."""
+
+PIECES = Regex(rf" ?\p{{L}}+| ?[0-9]|-+{TIGHT}?|.{TIGHT}?|\n")
 """Pieces of text that may become tokens: words, single digits and runs of dashes. Every other character stays a token
 of its own, so that each cell of a drawn map is one token, and the map keeps its shape."""
 
@@ -23,10 +45,10 @@ def train_byte_pairs(texts: Iterable[str], vocab: int, choices: int = 9) -> Toke
             did not make tokens are added on top of `vocab`.
     """
     tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer, tokenizer.decoder = _normalizer(), _decoder()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(PIECES, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
-    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab,
         special_tokens=[END],
@@ -36,5 +58,33 @@ def train_byte_pairs(texts: Iterable[str], vocab: int, choices: int = 9) -> Toke
     tokenizer.train_from_iterator(texts, trainer)
     numbers = [f" {i}" for i in range(1, min(choices, 199) + 1)]  # with the space after "Choice:" or ";"
     missing = [number for number in numbers if len(tokenizer.encode(number).ids) > 1]
-    tokenizer.add_tokens([AddedToken(number, single_word=True, normalized=False) for number in missing])
+    tokenizer.add_tokens([AddedToken(number, single_word=True, normalized=True) for number in missing])
     return tokenizer
+
+
+def _normalizer() -> normalizers.Normalizer:
+    """Return the normaliser that puts a space before every word, in lower case, and marks what it has changed."""
+    return normalizers.Sequence(
+        [
+            normalizers.Prepend(" "),
+            normalizers.Replace(NEEDLESS_SPACE, ""),
+            normalizers.Replace(LINE_STARTS, " "),
+            normalizers.Replace(TIGHT_STARTS, f"{TIGHT} "),
+            normalizers.Replace(CAPITALISED, f"{CAPITAL} "),
+            *[normalizers.Replace(f"{CAPITAL} {x}", f"{CAPITAL} {x.lower()}") for x in string.ascii_uppercase],
+        ]
+    )
+
+
+def _decoder() -> decoders.Decoder:
+    """Return the decoder that undoes `_normalizer`. A text's own space at its very beginning is lost."""
+    return decoders.Sequence(
+        [
+            decoders.ByteLevel(),
+            *[decoders.Replace(f"{CAPITAL} {x.lower()}", f" {x}") for x in string.ascii_uppercase],
+            decoders.Replace(f"{TIGHT} ", ""),
+            decoders.Replace("\n ", "\n"),
+            *[decoders.Replace(mark, "") for mark in (CAPITAL, TIGHT)],  # that a player has written out of place
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
