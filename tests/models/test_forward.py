@@ -24,12 +24,13 @@ from reflectrl.models.attention import (
 from reflectrl.models.forward import fuse_activations, hidden_states
 from reflectrl.models.hf_forward import hf_forward
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.lookback import PassLookback
 from reflectrl.models.players import sampler
 from reflectrl.models.sharing import Block, Ids, KVCache, Packing, extend, no_sharing, pack
 from reflectrl.models.text_scoring import make_trie
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "canon_llama")
 OTHERS = ("gpt_neox", "phi", "gemma", "granite")
 """Families that the engine does not know; Granite scales its attention in a way of its own."""
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48, "head_dim": 16}
@@ -82,7 +83,9 @@ def arguments(packing: Packing) -> tuple[Tensor, Tensor, BlockAttention]:
 
 
 def hidden_of(core: Any, ids: Tensor, places: Tensor, attend: BlockAttention, wanted: Tensor | None = None) -> Tensor:
-    return hidden_states(core, ids, places, attend, wanted, forward.walk_of(core))
+    taps = getattr(core.config, "canon_taps", 0)
+    lookback = PassLookback(attend.blocks, None, taps, torch.device("cpu")) if taps else None
+    return hidden_states(core, ids, places, attend, wanted, forward.walk_of(core), lookback)
 
 
 def gradients(core: Any, hidden_ND: Tensor) -> dict[str, Tensor]:

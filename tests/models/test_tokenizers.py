@@ -243,7 +243,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return load_model(folder, CONFIG)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2", "canon_llama"])
 def test_a_context_of_0_is_chosen_from_the_texts(family: Any, tmp_path: Path) -> None:
     """There is room for what is written, and for prompts half as long again."""
     config = replace(CONFIG, context=0, family=family)

@@ -14,6 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from reflectrl.core.config import ModelConfig
+from reflectrl.models import canon  # noqa: F401  (registers the family canon_llama)
 from reflectrl.models.byte_pairs import END, train_byte_pairs
 
 

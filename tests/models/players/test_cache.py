@@ -24,7 +24,7 @@ from reflectrl.models.sharing import CACHE, ROUNDING, shared_length
 from reflectrl.models.text_scoring import make_trie
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "canon_llama")
 both = pytest.mark.parametrize(
     ("family", "adapters"), [(family, adapters) for family in FAMILIES for adapters in (False, True)]
 )
