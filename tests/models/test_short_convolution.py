@@ -1,4 +1,4 @@
-"""The family with short convolutions: exact in the library's forward pass, its caches, and the engine's packed passes."""
+"""Models with short convolutions: exact in the library's own pass and caches, and in the engine's packed passes."""
 
 from typing import Any
 

@@ -168,7 +168,7 @@ class CanonLlamaAttention(LlamaAttention):
         output, weights = attend(
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **options
         )
-        return self.o_proj(output.reshape(hidden_states.shape[:-1] + (-1,))), weights
+        return self.o_proj(output.reshape((*hidden_states.shape[:-1], -1))), weights
 
     def _inputs_before(self, cache: Cache | None) -> Tensor | None:
         """Return the inputs (B, P, D) of the last tokens in a cache; None if it is empty."""
