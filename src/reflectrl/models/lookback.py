@@ -1,8 +1,7 @@
 """Short convolutions over packed tokens: each token looks back at the tokens before it on its own path.
 
 In a packed pass, the token before another one may stand elsewhere (where its branch leaves a shared prefix, or at its
-parent in a trie), or only in a KV cache. Nearly always, however, it is simply the previous row. So the convolution is
-computed for the previous rows, and then again for the few rows for which that is wrong.
+parent in a trie), or only in a KV cache. So the tokens before each one are gathered by their indices.
 """
 
 from __future__ import annotations
@@ -48,16 +47,16 @@ class PassLookback:
         self._tails_TLD = _tails(blocks, caches, taps)
         """The last tokens in the caches, before the blocks."""
         tails = 0 if self._tails_TLD is None else len(self._tails_TLD)
-        rows_F, sources_FK = _exceptions(blocks, caches is not None, taps, tails)
-        self._rows_F, sources = to_device(device, rows_F, sources_FK.ravel())
-        self._sources_FK = sources.view(-1, taps - 1)
+        self._sources_KN = to_device(device, *_sources(blocks, caches is not None, taps, tails))
 
     def __call__(self, layer: int, weight_D1K: Tensor, x_ND: Tensor) -> Tensor:
         """See `Lookback`."""
         if self.caches is not None:
             self._inputs.append(x_ND)
-        tails_TD = None if self._tails_TLD is None else self._tails_TLD[:, layer].to(x_ND.dtype)
-        y_ND: Tensor = _Convolution.apply(x_ND, weight_D1K, tails_TD, self._rows_F, self._sources_FK)
+        before = [x_ND.new_zeros(1, x_ND.shape[1])]
+        if self._tails_TLD is not None:
+            before.append(self._tails_TLD[:, layer].to(x_ND.dtype))
+        y_ND: Tensor = _Convolution.apply(x_ND, weight_D1K, torch.cat(before), self._sources_KN)
         return y_ND
 
     def keep(self) -> None:
@@ -87,18 +86,17 @@ def _tails(blocks: Sequence[Block], caches: Sequence[KVCache] | None, taps: int)
     return torch.cat(parts)
 
 
-def _exceptions(blocks: Sequence[Block], cached: bool, taps: int, tails: int) -> tuple[np.ndarray, np.ndarray]:
-    """Find the tokens (F,) whose path is not that of the previous rows, and the K - 1 tokens before each.
+def _sources(blocks: Sequence[Block], cached: bool, taps: int, tails: int) -> list[np.ndarray]:
+    """Return the token 1, 2, ... `taps - 1` steps before each token of the pass, as arrays (N,).
 
-    The second result (F, K - 1) counts 0 for no token, then the tails, then the tokens of the pass.
+    They count 0 for no token, then the tails, then the tokens of the pass.
     """
     starts = [*accumulate((len(block.ids) for block in blocks), initial=0)]
     first = 1 + tails
-    before_P = np.zeros(first + starts[-1], np.int64)
-    """The token before each one, in the same count."""
-    for i in range(tails):
-        if i % (taps - 1):
-            before_P[1 + i] = i
+    before_P = np.arange(-1, first + starts[-1] - 1)
+    """The token before each one, in the same count: the previous one, except where a tail or a block begins."""
+    before_P[0] = before_P[1] = 0
+    before_P[1 : first : taps - 1] = 0
     for i, block in enumerate(blocks):
         start, count = first + starts[i], len(block.ids)
         if block.context:
@@ -106,76 +104,46 @@ def _exceptions(blocks: Sequence[Block], cached: bool, taps: int, tails: int) ->
             last = first + starts[earlier] + length - 1
         else:  # the last token of its tail, if tokens before it are in a cache
             last = (taps - 1) * (i + 1) if block.start and cached else 0
-        own_N = before_P[start : start + count]
-        own_N[:] = np.arange(start - 1, start + count - 1)
-        own_N[0] = last
+        before_P[start] = last
         if block.trie is not None:
             parents_N = np.asarray(block.trie.parents)
-            own_N[:] = np.where(parents_N >= 0, start + parents_N, last)
-    rows_N = np.arange(first, len(before_P))
-    sources_NK, is_exception_N, source_N = list[np.ndarray](), np.zeros(len(rows_N), bool), rows_N
-    for distance in range(1, taps):
-        source_N = before_P[source_N]
-        sources_NK.append(source_N)
-        # The first rows have no previous ones, and count as zeros there.
-        plain_N = np.where(rows_N - distance >= first, rows_N - distance, 0)
-        is_exception_N |= source_N != plain_N
-    rows_F = np.flatnonzero(is_exception_N)
-    return rows_F, np.stack(sources_NK, 1)[rows_F]
+            before_P[start : start + count] = np.where(parents_N >= 0, start + parents_N, last)
+    sources = [before_P[first:]]
+    for _ in range(2, taps):
+        sources.append(before_P[sources[-1]])
+    return sources
 
 
 class _Convolution(torch.autograd.Function):
-    """Convolution over the previous rows, computed anew for the exceptions."""
+    """The convolution, whose gradient needs the tokens only and not what was gathered."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x_ND: Tensor, weight_D1K: Tensor, tails_TD: Tensor | None, rows_F: Tensor, sources_FK: Tensor
-    ) -> Tensor:
-        """Return `x_ND` plus the weighted sums. See `_exceptions` for the last two arguments."""
-        weight_KD = weight_D1K[:, 0].t().flip(0).to(x_ND.dtype)
+    def forward(ctx: Any, x_ND: Tensor, weight_D1K: Tensor, before_PD: Tensor, sources_KN: Sequence[Tensor]) -> Tensor:
+        """Return `x_ND` plus the weighted sums.
+
+        Args:
+            before_PD: no token (zeros), and the tails.
+            sources_KN: see `_sources`.
+        """
+        weight_KD = weight_D1K[:, 0].t().flip(0).to(x_ND.dtype).contiguous()
+        pool_MD = torch.cat([before_PD, x_ND])
         y_ND = x_ND * (1 + weight_KD[0])
-        for distance in range(1, min(len(weight_KD), len(x_ND))):
-            y_ND[distance:].addcmul_(x_ND[:-distance], weight_KD[distance])
-        before_FKD = None
-        if len(rows_F):
-            before_FKD = _gathered(x_ND, tails_TD, sources_FK)
-            y_ND[rows_F] = x_ND[rows_F] * (1 + weight_KD[0]) + (before_FKD * weight_KD[1:]).sum(1)
-        ctx.tails = 0 if tails_TD is None else len(tails_TD)
-        ctx.save_for_backward(x_ND, weight_KD, rows_F, sources_FK, before_FKD)
+        for source_N, weight_D in zip(sources_KN, weight_KD[1:], strict=True):
+            y_ND[: len(source_N)].addcmul_(pool_MD.index_select(0, source_N), weight_D)
+        ctx.save_for_backward(pool_MD, weight_KD, *sources_KN)
         return y_ND
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the tokens and of the weights."""
-        x_ND, weight_KD, rows_F, sources_FK, before_FKD = ctx.saved_tensors
+        pool_MD, weight_KD, *sources_KN = ctx.saved_tensors
         [grad_ND] = gradients
-        grad_x_ND = grad_ND * (1 + weight_KD[0])
-        grad_weight_KD = torch.zeros_like(weight_KD)
-        grad_weight_KD[0] = (grad_ND * x_ND).sum(0)
-        plain_ND = grad_ND
-        if len(rows_F):
-            plain_ND = grad_ND.index_fill(0, rows_F, 0.0)
-        for distance in range(1, min(len(weight_KD), len(x_ND))):
-            grad_x_ND[:-distance].addcmul_(plain_ND[distance:], weight_KD[distance])
-            grad_weight_KD[distance] = (plain_ND[distance:] * x_ND[:-distance]).sum(0)
-        if len(rows_F):
-            grad_FD = grad_ND[rows_F]
-            grad_weight_KD[1:] += (grad_FD[:, None] * before_FKD).sum(0)
-            token_FK = sources_FK - 1 - ctx.tails
-            for tap in range(token_FK.shape[1]):
-                # Rows of tails and of no token at all add nothing, to a token of the pass that takes it.
-                is_token_F1 = (token_FK[:, tap] >= 0)[:, None]
-                added_FD = grad_FD * weight_KD[1 + tap] * is_token_F1
-                grad_x_ND.index_add_(0, token_FK[:, tap].clamp(min=0), added_FD)
-        return grad_x_ND, grad_weight_KD.flip(0).t()[:, None], None, None, None
-
-
-def _gathered(x_ND: Tensor, tails_TD: Tensor | None, sources_FK: Tensor) -> Tensor:
-    """Return the tokens (F, K - 1, D) before the exceptions: of the pass, of the tails, or zeros."""
-    tails = 0 if tails_TD is None else len(tails_TD)
-    token_FK = sources_FK - 1 - tails
-    before_FKD = x_ND[token_FK.clamp(min=0)] * (token_FK >= 0)[..., None]
-    if tails_TD is not None:
-        is_tail_FK = (sources_FK > 0) & (token_FK < 0)
-        before_FKD = torch.where(is_tail_FK[..., None], tails_TD[(sources_FK - 1).clamp(0, tails - 1)], before_FKD)
-    return before_FKD
+        first = len(pool_MD) - len(grad_ND)
+        grad_pool_MD = torch.zeros_like(pool_MD)
+        grad_pool_MD[first:] = grad_ND * (1 + weight_KD[0])
+        grad_weights = [(grad_ND * pool_MD[first:]).sum(0)]
+        for source_N, weight_D in zip(sources_KN, weight_KD[1:], strict=True):
+            own_ND = grad_ND[: len(source_N)]
+            grad_pool_MD.index_add_(0, source_N, own_ND * weight_D)
+            grad_weights.append((own_ND * pool_MD.index_select(0, source_N)).sum(0))
+        return grad_pool_MD[first:], torch.stack(grad_weights).flip(0).t()[:, None], None, None
