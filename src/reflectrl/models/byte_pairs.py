@@ -62,6 +62,12 @@ def train_byte_pairs(texts: Iterable[str], vocab: int, choices: int = 9) -> Toke
     return tokenizer
 
 
+def marks_words(tokenizer: Tokenizer) -> bool:
+    """Return whether a tokenizer was made by `train_byte_pairs`, as this version has it."""
+    pairs = ((tokenizer.normalizer, _normalizer()), (tokenizer.decoder, _decoder()))
+    return all(own is not None and own.__getstate__() == made.__getstate__() for own, made in pairs)
+
+
 def _normalizer() -> normalizers.Normalizer:
     """Return the normaliser that puts a space before every word, in lower case, and marks what it has changed."""
     return normalizers.Sequence(

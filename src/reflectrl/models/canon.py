@@ -103,12 +103,13 @@ class ShortConvolution(nn.Module):
         lookback = present_lookback()
         if lookback is not None:
             return lookback(self.layer, self.weight, x_BTD[0])[None]
-        joined_BTD, missing = x_BTD, self.weight.shape[-1] - 1
+        missing_BKD = x_BTD.new_zeros(len(x_BTD), self.weight.shape[-1] - 1, x_BTD.shape[2])
+        joined_BTD = torch.cat([missing_BKD, x_BTD], 1)
         if before_BPD is not None:
-            before_BPD = before_BPD[:, -missing:]
-            joined_BTD, missing = torch.cat([before_BPD, x_BTD], 1), missing - before_BPD.shape[1]
-        padded_BDT = nn.functional.pad(joined_BTD.transpose(1, 2), (missing, 0))
-        return x_BTD + nn.functional.conv1d(padded_BDT, self.weight, groups=len(self.weight)).transpose(1, 2)
+            joined_BTD = torch.cat([missing_BKD, before_BPD, x_BTD], 1)[:, before_BPD.shape[1] :]
+        return x_BTD + nn.functional.conv1d(joined_BTD.transpose(1, 2), self.weight, groups=len(self.weight)).transpose(
+            1, 2
+        )
 
 
 class PartialRotary(nn.Module):
@@ -171,11 +172,11 @@ class CanonLlamaAttention(LlamaAttention):
         return self.o_proj(output.reshape((*hidden_states.shape[:-1], -1))), weights
 
     def _inputs_before(self, cache: Cache | None) -> Tensor | None:
-        """Return the inputs (B, P, D) of the last tokens in a cache; None if it is empty."""
-        if cache is None or cache.get_seq_length(self.layer_idx) == 0:
+        """Return the inputs (B, P, D) of the tokens in a cache; None if it is new."""
+        if cache is None or len(cache.layers) <= self.layer_idx or cache.layers[self.layer_idx].values is None:
             return None
         values = cache.layers[self.layer_idx].values
-        return values[:, :, 1 - self.canon.weight.shape[-1] :, self.head_dim :].transpose(1, 2).flatten(2)
+        return values[..., self.head_dim :].transpose(1, 2).flatten(2)
 
 
 class CanonLlamaDecoderLayer(LlamaDecoderLayer):
