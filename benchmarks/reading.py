@@ -67,7 +67,7 @@ class Game:
         self.name, self.env, self.best = name, make(name), module_of(name).best
         played = {split: self._play(split) for split in ("train", "validation")}
         texts = [text_of(seen) + " " + action for seen, action in played["train"]]
-        self.tokenizer = train_tokenizer(texts, vocab)
+        self.tokenizer = train_tokenizer(texts, vocab, same_words=True)
         self.moves = {split: [self.encode(seen, action) for seen, action in rows] for split, rows in played.items()}
 
     def _play(self, split: str) -> list[tuple[Any, str]]:

@@ -78,15 +78,15 @@ def reflection_examples(lm: LanguageModel, rows: Sequence[ReflectionRow]) -> Exa
 def choice_examples(policy: Policy, rows: Sequence[ChoiceRow], seed: int, auxiliary_coef: float = 0.0) -> Examples:
     """Tokenise the policy's rows. The completion is a label, or the action's text if the policy scores texts.
 
-    If the policy shuffles labels, they are shuffled here too. A policy that scores options, or texts by a trie, gets
-    `Decision`s. Their loss is over the listed actions only. Over the whole vocabulary, a small model first learns which
-    words occur at all, and learns more rows by heart meanwhile (docs/results/reading.md).
+    If the policy shuffles labels, they are shuffled here too. A policy that scores options gets `Decision`s, and so
+    does one that scores texts by a trie if its model has short convolutions: over the whole vocabulary, such a model
+    first learns which words occur at all, and learns rows by heart meanwhile (docs/results/reading.md).
 
     Args:
         auxiliary_coef: weight of the rows' further questions, if the policy gets decisions.
     """
     histories = [row.observation.history for row in rows]
-    if policy.scoring in ("options", "trie"):
+    if policy.scoring == "options" or (policy.scoring == "trie" and policy.lm.taps):
         return Examples(histories, lambda index: decision_of(policy, rows[index], auxiliary_coef))
 
     def encode(index: int) -> Example:

@@ -101,7 +101,7 @@ class PackedBackend:
         if lm.engine_options.blocks:
             self.walk = walk_of(lm.core, lm.engine_options.compiled)
         self.pass_tokens = lm.pass_tokens
-        self.taps = int(getattr(lm.core.config, "canon_taps", 0))  # type: ignore[union-attr]
+        self.taps = lm.taps
         self.graphs: DecodingGraphs | None = None
         if lm.engine_options.graphs and self.walk is not None:
             self.graphs = DecodingGraphs(self._forward, lambda: list(self.core.parameters()), self.device)
