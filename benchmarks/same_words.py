@@ -1,4 +1,4 @@
-"""Count how often a word is made of other tokens than elsewhere, with and without `same_words`, in several environments.
+"""Count how often a word is made of other tokens than elsewhere, with and without `same_words`, by environment.
 
     python -m benchmarks.same_words
 
