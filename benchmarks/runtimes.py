@@ -26,7 +26,7 @@ from reflectrl.models.load import load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.tools.browser.graph import export_onnx, shape_of_cache
 
-WORDS = ["red", "blue", "door", "key", "box", "go", "take", "open", "Left", "right", "north;", "(south)", "3", "17", "lamp:", "table's", "end"]
+WORDS = ("red", "blue", "door", "key", "box", "take", "open", "Left", "Right", "north;", "(south)", "3", "17", "lamp:")
 ACTIONS = ("go north", "go south", "take key", "open door", "wait", "look")
 BATCH = 64
 
