@@ -204,9 +204,9 @@ class DecodingAttention:
         self._inputs_BTLD: Tensor | None = None
         """Inputs of the layers' short convolutions."""
         if caches[0].inputs is not None:
-            parts = [cache.inputs[:length] for cache, length in zip(caches, prompts, strict=True)]  # type: ignore[index]
-            self._inputs_BTLD = parts[0].new_zeros(len(caches), room, *parts[0].shape[1:])
-            copy_all([self._inputs_BTLD[row, :length] for row, length in enumerate(prompts)], parts)
+            held = [cache.inputs[:length] for cache, length in zip(caches, prompts, strict=True)]  # type: ignore[index]
+            self._inputs_BTLD = held[0].new_zeros(len(caches), room, *held[0].shape[1:])
+            copy_all([self._inputs_BTLD[row, :length] for row, length in enumerate(prompts)], held)
             self._by_row.append(self._inputs_BTLD)
         slow = device.type == "cpu" and self._layers[0].dtype == torch.bfloat16
         self._least = 2 if slow else 1

@@ -117,7 +117,7 @@ class PartialRotary(nn.Module):
 
     def __init__(self, config: CanonLlamaConfig) -> None:
         super().__init__()
-        self.width = config.head_dim
+        self.width = int(config.head_dim or config.hidden_size // config.num_attention_heads)
         self.share = config.rotary_share
         self.theta = 10_000.0
 
@@ -173,9 +173,11 @@ class CanonLlamaAttention(LlamaAttention):
 
     def _inputs_before(self, cache: Cache | None) -> Tensor | None:
         """Return the inputs (B, P, D) of the tokens in a cache; None if it is new."""
-        if cache is None or len(cache.layers) <= self.layer_idx or cache.layers[self.layer_idx].values is None:
+        if cache is None or len(cache.layers) <= self.layer_idx:
             return None
-        values = cache.layers[self.layer_idx].values
+        values: Tensor | None = getattr(cache.layers[self.layer_idx], "values", None)
+        if values is None:
+            return None
         return values[..., self.head_dim :].transpose(1, 2).flatten(2)
 
 
@@ -211,7 +213,7 @@ class CanonLlamaModel(_Initialised, LlamaModel):
     def __init__(self, config: CanonLlamaConfig) -> None:
         super().__init__(config)
         self.layers = nn.ModuleList(CanonLlamaDecoderLayer(config, i) for i in range(config.num_hidden_layers))
-        self.rotary_emb = PartialRotary(config)
+        self.rotary_emb: nn.Module = PartialRotary(config)  # type: ignore[assignment]
         self.post_init()
 
     def forward(self, *inputs: Any, attention_mask: Tensor | None = None, **options: Any) -> BaseModelOutputWithPast:
