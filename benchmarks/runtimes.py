@@ -1,4 +1,4 @@
-"""Compare the decisions of one model in three runtimes: the engine (torch), the light runtime (numpy), and ONNX.
+"""Compare the decisions of a model in three runtimes: the engine (torch), the light runtime (numpy), and ONNX.
 
     python -m benchmarks.runtimes --decisions 10000 --family canon_llama
 

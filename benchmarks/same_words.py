@@ -22,7 +22,7 @@ from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.prompts import words_prompt
 from reflectrl.models.byte_pairs import train_byte_pairs
 
-KNOWN = ("taxi", "frozenlake", "babyai", "portals")
+WINGS = ("taxi", "frozenlake", "babyai", "portals")
 WORD = re.compile(r"[A-Za-z]+")
 EPISODES, STEPS, VOCAB = 60, 10, 512
 
@@ -64,7 +64,7 @@ def differing(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
 def main() -> None:
     """Print a row for each environment."""
     print("| environment | words that differ, before | with `same_words` | tokens |\n|---|---|---|---|")
-    for name in (*STRANGERS, *KNOWN):
+    for name in (*STRANGERS, *WINGS):
         env = make(name) if name in STRANGERS else make_known({"name": name})
         train, held_out = (texts_of(env, split) for split in ("train", "validation"))
         plain, same = (train_byte_pairs(train, VOCAB, same_words=same_words) for same_words in (False, True))

@@ -36,8 +36,8 @@ class Embassy(TextEnv):
     def begin(self, task):
         rng = np.random.default_rng(task.payload["seed"])
         seals = [SEALS[i] for i in rng.permutation(len(SEALS))[: len(ACTIONS)]]
-        places = [list(ACTIONS)[i] for i in rng.permutation(len(ACTIONS))]
-        self.place_of = dict(zip(seals, places, strict=True))
+        offices = [list(ACTIONS)[i] for i in rng.permutation(len(ACTIONS))]
+        self.office_of = dict(zip(seals, offices, strict=True))
         self.letters = [str(seal) for seal in rng.choice(seals, size=LETTERS)]
         self.delivered = 0
 
@@ -51,7 +51,7 @@ class Embassy(TextEnv):
     def state(self):
         if self.delivered == LETTERS:
             return "All letters are delivered.\n"
-        orders = "; ".join(f"the {seal} in the {place}" for seal, place in self.place_of.items())
+        orders = "; ".join(f"the {seal} in the {office}" for seal, office in self.office_of.items())
         return f"Order of the day: {orders}.\nLetter with the seal of the {self.letters[self.delivered]}.\n"
 
     def legal_actions(self):
@@ -60,4 +60,4 @@ class Embassy(TextEnv):
 
 def best(env):
     """Go where the order of the day says."""
-    return ACTIONS[env.place_of[env.letters[env.delivered]]]
+    return ACTIONS[env.office_of[env.letters[env.delivered]]]

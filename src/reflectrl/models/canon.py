@@ -64,7 +64,7 @@ class CanonLlamaConfig(LlamaConfig):
 
 
 _lookback: ContextVar[Lookback | None] = ContextVar("lookback", default=None)
-"""Convolutions of the engine's current pass over packed tokens; None outside of one."""
+"""Convolutions of the engine's current pass over packed tokens; None outside of a pass."""
 
 
 @contextmanager
@@ -238,9 +238,9 @@ class CanonLlamaForCausalLM(_Initialised, LlamaForCausalLM):
     ) -> CausalLMOutputWithPast:
         """Return logits (B, T, V)."""
         output = self.model(input_ids=input_ids, **options)
-        kept = output.last_hidden_state[:, -logits_to_keep:]
+        last = output.last_hidden_state[:, -logits_to_keep:]
         return CausalLMOutputWithPast(
-            logits=self.lm_head(kept) / self.config.logits_scaling,
+            logits=self.lm_head(last) / self.config.logits_scaling,
             past_key_values=output.past_key_values,
             hidden_states=output.hidden_states,
             attentions=output.attentions,

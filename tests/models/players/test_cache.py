@@ -218,7 +218,7 @@ def test_after_new_weights_and_forgetting_nothing_old_is_read(pair: Pair) -> Non
     [(family, adapters, "enumeration") for family in FAMILIES for adapters in (False, True)]
     + [
         (family, family == "llama", scoring)
-        for family, scoring in zip((*FAMILIES, "llama"), get_args(Scoring)[1:], strict=True)
+        for family, scoring in zip(FAMILIES, get_args(Scoring)[1:], strict=True)
     ],
 )
 def test_a_step_encodes_the_new_history_and_its_suffix_whatever_its_number(

@@ -188,7 +188,7 @@ def encode_lines(tokenizer: Any, text: str) -> list[int]:
 
 
 def _lines_of(tokenizer: Any) -> dict[str, list[int]] | None:
-    """Return the cache of a tokenizer's lines; None if the ids of a text are not those of its lines."""
+    """Return the cache of a tokenizer's lines; None if the ids of a text are not the ids of its lines."""
     if tokenizer not in _known:
         _known[tokenizer] = {} if splits_at_lines(tokenizer) else None
     return _known[tokenizer]
