@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from reflectrl.core.types import UserError
+from reflectrl.models.canon import CanonLlamaConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import pack
 from reflectrl.models.verification import find_exact_options
@@ -116,6 +117,7 @@ UNFIT = {
 """Families that also read images or sound, or from which these options make no small text model."""
 
 VARIANTS: dict[str, tuple[str, Options]] = {
+    "canon_llama-rotary": ("canon_llama", {"rotary_share": 0.5, "canon_taps": 3}),
     "cohere-scaled": ("cohere", {"logit_scale": 0.5}),
     "falcon-alibi": ("falcon", {"alibi": True}),
     "falcon-new": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 1}),
@@ -171,7 +173,10 @@ PLAIN = {
 }  # fmt: skip
 """Families that run by their own forward pass: their attention or layers do not let prompts share a prefix."""
 
-FAMILIES = [family for family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if family not in UNFIT]
+FAMILIES = [
+    *(family for family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if family not in UNFIT),
+    CanonLlamaConfig.model_type,
+]
 
 
 def tiny_model(name: str, large: bool = True, **options: Any) -> Any:

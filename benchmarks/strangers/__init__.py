@@ -22,11 +22,13 @@ class Stranger(NamedTuple):
         kind: the difficulty that it stands for.
         class_name: name of the class in the file of the stranger's name.
         held_out: True if nothing was developed on it.
+        looks_up: True for the three look-up games, with which reading is tested (docs/results/reading.md).
     """
 
     kind: str
     class_name: str
     held_out: bool = False
+    looks_up: bool = False
 
 
 STRANGERS = {
@@ -46,6 +48,9 @@ STRANGERS = {
     "detective": Stranger("deduction by elimination", "Detective", held_out=True),
     "pantry": Stranger("stock control with a delay", "Pantry", held_out=True),
     "mailroom": Stranger("rules stated in the text", "Mailroom", held_out=True),
+    "apothecary": Stranger("a look-up, value before key", "Apothecary", looks_up=True),
+    "coat_check": Stranger("a look-up of eight entries, question first", "CoatCheck", looks_up=True),
+    "embassy": Stranger("a look-up whose answer has another name as an action", "Embassy", looks_up=True),
 }
 
 

@@ -21,7 +21,7 @@ from reflectrl.models.sharing import no_sharing
 from tests.models.calls import choice_logits
 
 TEXTS = ["|T: | : |\nReflection: The taxi moved west.\nActions: 1: south; 2: north\nChoice: 1"]
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "canon_llama")
 GREEDY = Sampling(0.0)
 families = pytest.mark.parametrize("family", FAMILIES)
 

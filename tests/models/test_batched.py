@@ -35,7 +35,7 @@ from tests.models.test_families import check_exact
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
 CPU = torch.device("cpu")
-families = pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
+families = pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "canon_llama"])
 
 
 @pytest.fixture(autouse=True)

@@ -38,7 +38,7 @@ def learned(lm: LanguageModel) -> tuple[Tensor, Tensor, float]:
     return logits.detach(), gradients, sum(size for place, size in kept.items() if place not in own)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "mistral"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mistral", "canon_llama"])
 @pytest.mark.parametrize("backend", ["packed", "plain"])
 @pytest.mark.parametrize("rank", [0, 4])
 def test_gradients_are_equal_and_less_is_kept(
@@ -63,7 +63,7 @@ def test_gradients_are_equal_and_less_is_kept(
         assert less < 0.6 * kept
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "canon_llama"])
 @pytest.mark.parametrize("batched", [False, True])
 def test_nothing_of_attention_is_kept(
     family: str, batched: bool, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch

@@ -24,12 +24,13 @@ from reflectrl.models.attention import (
 from reflectrl.models.forward import fuse_activations, hidden_states
 from reflectrl.models.hf_forward import hf_forward
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.lookback import PassLookback
 from reflectrl.models.players import sampler
 from reflectrl.models.sharing import Block, Ids, KVCache, Packing, extend, no_sharing, pack
 from reflectrl.models.text_scoring import make_trie
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "canon_llama")
 OTHERS = ("gpt_neox", "phi", "gemma", "granite")
 """Families that the engine does not know; Granite scales its attention in a way of its own."""
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48, "head_dim": 16}
@@ -82,7 +83,13 @@ def arguments(packing: Packing) -> tuple[Tensor, Tensor, BlockAttention]:
 
 
 def hidden_of(core: Any, ids: Tensor, places: Tensor, attend: BlockAttention, wanted: Tensor | None = None) -> Tensor:
-    return hidden_states(core, ids, places, attend, wanted, forward.walk_of(core))
+    lookback = lookback_of(core, attend.blocks)
+    return hidden_states(core, ids, places, attend, wanted, forward.walk_of(core), lookback)
+
+
+def lookback_of(core: Any, blocks: Sequence[Block]) -> PassLookback | None:
+    taps = getattr(core.config, "canon_taps", 0)
+    return PassLookback(blocks, None, taps, torch.device("cpu")) if taps else None
 
 
 def gradients(core: Any, hidden_ND: Tensor) -> dict[str, Tensor]:
@@ -117,10 +124,9 @@ def test_packed_hidden_states_and_gradients_are_the_models_own(family: str) -> N
 @families
 def test_block_by_block_is_the_same_as_through_transformers(family: str) -> None:
     core, packing = model_of(family), pack(prompts_of([20, 18, 5, 1, 30]))
-    walk = forward.walk_of(core)
-    assert walk is not None, "the engine knows this family"
-    walked = walk(core.base_model, *arguments(packing))
-    led = hf_forward(core, *arguments(packing))
+    assert forward.walk_of(core) is not None, "the engine knows this family"
+    walked = hidden_of(core, *arguments(packing))
+    led = hf_forward(core, *arguments(packing), lookback_of(core, packing.blocks))
     torch.testing.assert_close(walked, led, atol=1e-5, rtol=0)
     assert close(gradients(core, walked), gradients(core, led))
 

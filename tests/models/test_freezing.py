@@ -33,7 +33,7 @@ def gradients(lm: LanguageModel) -> dict[str, Tensor]:
     return {name: p.grad for name, p in lm.model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "mistral"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mistral", "canon_llama"])
 @pytest.mark.parametrize("backend", ["packed", "plain"])
 def test_what_learns_has_the_same_gradients(family: str, backend: str, tiny_folder: Callable[[str], Path]) -> None:
     whole, part = (gradients(loaded(tiny_folder(family), frozen, backend=backend)) for frozen in (0, 1))
@@ -43,7 +43,7 @@ def test_what_learns_has_the_same_gradients(family: str, backend: str, tiny_fold
         torch.testing.assert_close(gradient, whole[name], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "canon_llama"])
 def test_training_changes_nothing_below(family: str, tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
     """And a training that is interrupted goes on to the same weights."""
     rows = [Example((*ids, 3, 4), len(ids)) for ids in PROMPTS]
@@ -96,7 +96,7 @@ def test_it_is_for_whole_pretrained_models(lines: str, tmp_path: Path) -> None:
         read_recipe(path)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "canon_llama"])
 def test_checkpoints_share_the_frozen_weights_on_disk(
     family: str, tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

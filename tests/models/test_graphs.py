@@ -18,7 +18,7 @@ from reflectrl.models.players import sampler
 from reflectrl.models.sharing import Ids
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
-families = pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
+families = pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "canon_llama"])
 
 
 def recorded(lm: LanguageModel) -> LanguageModel:

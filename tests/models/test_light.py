@@ -180,7 +180,7 @@ def test_neither_torch_nor_the_library_is_imported(folder: Path) -> None:
     assert done.stdout.strip() == "set()"
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama"])
+@pytest.fixture(scope="module", params=["gpt2", "llama", "canon_llama"])
 def scorer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of each family with a head that scores options."""
     place = tmp_path_factory.mktemp("scorer") / "model"

@@ -30,7 +30,7 @@ from reflectrl.models.players import Policy, sampler
 from reflectrl.models.scratch import save_scratch
 from reflectrl.models.sharing import no_sharing
 
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "canon_llama")
 ENV = {"name": "corridor"}
 SHAPE = {"layers": 1, "width": 32, "heads": 2, "vocab": 400, "context": 256}
 

@@ -22,7 +22,7 @@ from reflectrl.models.players import Policy
 from reflectrl.models.sharing import Ids, KVCache, pack
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
-families = pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2"])
+families = pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2", "canon_llama"])
 
 
 @contextmanager

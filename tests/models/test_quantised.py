@@ -20,7 +20,7 @@ def nll(lm) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(logits.float(), torch.tensor(ids[1:]))
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "canon_llama"])
 @pytest.mark.parametrize("bits", ["nf4", "int8"])
 @pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*")

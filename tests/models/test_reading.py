@@ -19,7 +19,7 @@ from reflectrl.models.sharing import REUSE, ROUNDING, Ids, KVCache, no_sharing, 
 from tests.models.calls import choice_logits
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "canon_llama")
 both = pytest.mark.parametrize(
     ("family", "adapters"), [(family, adapters) for family in FAMILIES for adapters in (False, True)]
 )
@@ -250,5 +250,6 @@ def test_mixed_play_reads_and_writes_what_float32_does_but_for_its_rounding(
             assert logprobs == pytest.approx(expected, abs=0.1)
             torch.testing.assert_close(row_A, logp_TV[0, LABELS].log_softmax(-1), atol=0.1, rtol=0)
     kept = sum(-(-len(prompt) // ROUNDING) * ROUNDING for prompt in prompts)
-    assert mixed.token_bytes == lm.token_bytes // 2
+    if family != "canon_llama":  # which keeps the inputs of its convolutions in float32
+        assert mixed.token_bytes == lm.token_bytes // 2
     assert sum(cache.nbytes for cache in caches) <= kept * mixed.token_bytes

@@ -32,11 +32,11 @@ def test_there_are_thirty_two_sizes_to_a_doubling() -> None:
 
 @pytest.mark.parametrize("layout", [no_sharing, pack])
 @pytest.mark.parametrize("at", ["ends", "all", [30, 3, 3, 17]])
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "canon_llama"])
 def test_spare_tokens_change_neither_results_nor_gradients(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    family: Literal["gpt2", "llama"],
+    family: Literal["gpt2", "llama", "canon_llama"],
     at: Any,
     layout: Callable[[Sequence[Ids]], Packing],
 ) -> None:

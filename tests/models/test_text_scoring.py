@@ -17,7 +17,7 @@ from reflectrl.models.sharing import Ids, KVCache, no_sharing, pack
 from tests.models.calls import action_texts, cached_text_logits
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "canon_llama")
 SCORINGS = [one for one in get_args(Scoring) if one not in ("enumeration", "options")]
 scorings = pytest.mark.parametrize("scoring", SCORINGS)
 families = pytest.mark.parametrize("family", FAMILIES)

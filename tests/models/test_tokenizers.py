@@ -62,6 +62,7 @@ QWEN = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+
 GPT2 = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 MAKERS = {
     "scratch": lambda: train_tokenizer(TEXTS, 320, 12),
+    "same words": lambda: train_tokenizer(TEXTS, 320, 12, same_words=True),
     "gpt2": lambda: byte_level(GPT2),
     "qwen": lambda: byte_level(QWEN),
     "llama": sentencepiece_like,
@@ -82,6 +83,34 @@ def plain(tokenizer: Any, text: str) -> list[int]:
 def test_any_text_survives_the_scratch_tokenizer(text: str) -> None:
     tokenizer = TOKENIZERS["scratch"]
     assert tokenizer.decode(plain(tokenizer, text)) == text
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.text(
+        st.one_of(
+            st.sampled_from("aBc \n\t(-.'12|"), st.characters(exclude_categories=["Cs"], exclude_characters="\x0e\x0f")
+        )
+    )
+)
+def test_any_text_survives_a_tokenizer_of_the_same_words_but_for_a_space_before_it(text: str) -> None:
+    tokenizer = TOKENIZERS["same words"]
+    ids = list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+    assert tokenizer.decode(ids) in (text, text.removeprefix(" "))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    word=st.sampled_from(["door", "gorbal", "quux", "sea"]),
+    before=st.sampled_from(["", " ", "\n", "go to the ", "(", "a-", "\n  ", "> "]),
+    after=st.sampled_from(["", ".", ", then", ")", "\n"]),
+    capital=st.booleans(),
+)
+def test_a_word_has_the_same_tokens_wherever_it_stands(word: str, before: str, after: str, capital: bool) -> None:
+    tokenizer = TOKENIZERS["same words"]
+    own = plain(tokenizer, word)
+    ids = plain(tokenizer, before + (word.capitalize() if capital else word) + after)
+    assert any(ids[i : i + len(own)] == own for i in range(len(ids)))
 
 
 @settings(max_examples=100, deadline=None)
@@ -243,7 +272,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return load_model(folder, CONFIG)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2", "canon_llama"])
 def test_a_context_of_0_is_chosen_from_the_texts(family: Any, tmp_path: Path) -> None:
     """There is room for what is written, and for prompts half as long again."""
     config = replace(CONFIG, context=0, family=family)

@@ -16,7 +16,7 @@ from reflectrl.models.memory import available, out_of_memory_told, refuse_unless
 from reflectrl.models.weights import GIB, shapes_of, weight_bytes
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "canon_llama"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_weights_are_counted_as_they_are_loaded(tiny_folder: Callable[[str], Path], family: str, dtype: str) -> None:
     config = ModelConfig(context=64, dtype=dtype, device="cpu")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Supervised training of a policy that scores options: rows, and their listwise loss.
+"""Supervised training of a policy that scores options or texts by a trie: rows, and their listwise loss.
 
 A row is one decision: a prompt, the texts of its options, and a target probability for each. The target may be one
 action, several that are equally good, or any distribution. The loss is the cross-entropy between target and policy, so
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reflectrl.core.episodes import ChoiceRow
-from reflectrl.models.backend import Candidates
+from reflectrl.models.backend import Candidates, Scoring
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy
 from reflectrl.models.sharing import Ids, Packing, pack
@@ -30,6 +30,7 @@ class Decision(NamedTuple):
         target: probability of each option. The sum is 1.
         weight: weight of the loss.
         further: auxiliary decisions about the same state.
+        scoring: scoring of the policy, the same for all rows of a training.
     """
 
     ids: Ids
@@ -38,13 +39,14 @@ class Decision(NamedTuple):
     target: tuple[float, ...]
     weight: float = 1.0
     further: tuple[Decision, ...] = ()
+    scoring: Scoring = "options"
 
 
 def decision_of(policy: Policy, row: ChoiceRow, auxiliary_coef: float = 0.0) -> Decision:
     """Tokenise a row.
 
     Args:
-        policy: policy that scores options.
+        policy: policy that scores options, or texts by a trie.
         auxiliary_coef: weight of the row's further questions, shared equally among them.
     """
     actions, further = row.observation.actions, []
@@ -53,10 +55,12 @@ def decision_of(policy: Policy, row: ChoiceRow, auxiliary_coef: float = 0.0) -> 
         prompt = policy.question_prompt(row.observation, row.reflection, question.text, question.answers)
         target = tuple(float(i == question.correct) for i in range(len(question.answers)))
         weight = auxiliary_coef / len(row.questions)
-        further.append(Decision(prompt, len(prompt) - 1, policy.candidates(question.answers), target, weight))
+        candidates = policy.candidates(question.answers)
+        further.append(Decision(prompt, len(prompt) - 1, candidates, target, weight, (), policy.scoring))
     prompt, total = policy.prompt(row.observation, row.reflection), sum(weights)
     target = tuple(weight / total for weight in weights)
-    return Decision(prompt, len(prompt) - 1, policy.candidates(actions), target, 1.0, tuple(further))
+    candidates = policy.candidates(actions)
+    return Decision(prompt, len(prompt) - 1, candidates, target, 1.0, tuple(further), policy.scoring)
 
 
 def read_tokens(row: Decision) -> int:
@@ -73,7 +77,7 @@ def decision_nll(lm: LanguageModel, rows: Sequence[Decision], packing: Packing) 
     Args:
         packing: the rows' prompts, packed.
     """
-    logits_NA, _ = lm.backend.score(packing, [row.candidates for row in rows], "options")
+    logits_NA, _ = lm.backend.score(packing, [row.candidates for row in rows], rows[0].scoring)
     target_NA = torch.zeros(logits_NA.shape)
     for i, row in enumerate(rows):
         target_NA[i, : len(row.target)] = torch.tensor(row.target)

@@ -78,13 +78,15 @@ def reflection_examples(lm: LanguageModel, rows: Sequence[ReflectionRow]) -> Exa
 def choice_examples(policy: Policy, rows: Sequence[ChoiceRow], seed: int, auxiliary_coef: float = 0.0) -> Examples:
     """Tokenise the policy's rows. The completion is a label, or the action's text if the policy scores texts.
 
-    If the policy shuffles labels, they are shuffled here too. A policy that scores options gets `Decision`s.
+    If the policy shuffles labels, they are shuffled here too. A policy that scores options gets `Decision`s, and so
+    does one that scores texts by a trie if its model has short convolutions: over the whole vocabulary, such a model
+    first learns which words occur at all, and learns rows by heart meanwhile (docs/results/reading.md).
 
     Args:
-        auxiliary_coef: weight of the rows' further questions, if the policy scores options.
+        auxiliary_coef: weight of the rows' further questions, if the policy gets decisions.
     """
     histories = [row.observation.history for row in rows]
-    if policy.scoring == "options":
+    if policy.scoring == "options" or (policy.scoring == "trie" and policy.lm.taps):
         return Examples(histories, lambda index: decision_of(policy, rows[index], auxiliary_coef))
 
     def encode(index: int) -> Example:
@@ -266,7 +268,7 @@ def evaluate_loss(
     Each process of the team computes a part of it.
     """
     if are_decisions(examples):
-        examples = [Decision(*row[:-1]) for row in examples]  # without the further questions
+        examples = [row._replace(further=()) for row in examples]
     tokens = sum(len(row.ids) - row.start for row in examples)
     starts = team.part(range(0, len(examples), batch_size))
     own = sum(float(summed_nll(lm, examples[i : i + batch_size], share)) for i in starts)

@@ -18,6 +18,7 @@ from reflectrl.core.config import SFTConfig
 from reflectrl.core.types import UserError, named_seed
 from reflectrl.learn.examples import (
     Rows,
+    are_decisions,
     evaluate_accuracy,
     evaluate_loss,
     micro_batches,
@@ -32,8 +33,9 @@ from reflectrl.learn.trainer import SCHEDULES, Log, Trainer
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import no_sharing, pack
 
-LEARNED = 1e-4
-"""Validation loss (nats per token) below which more steps teach nothing, and only make a model overconfident."""
+LEARNED, DECIDED = 1e-4, 1e-3
+"""Validation loss below which more steps teach nothing, and only make a model overconfident: in nats per token, and in
+nats per decision among listed actions."""
 
 
 def train_sft(
@@ -93,6 +95,6 @@ def train_sft(
                 metrics["eval_accuracy"] = accuracy
                 score.insert(0, accuracy)
             trainer.checkpoint(metrics, score, log)
-            if eval_loss < LEARNED:
+            if eval_loss < (DECIDED if are_decisions(held_out) else LEARNED):
                 break
     trainer.finish()

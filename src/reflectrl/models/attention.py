@@ -201,6 +201,13 @@ class DecodingAttention:
                 for row, (part_2GTD, length) in enumerate(zip(parts, prompts, strict=True)):
                     self._layers[-1][:, row, :, :length] = part_2GTD[:, :, :length]
             self._by_row = [layer_2BGTD.transpose(0, 1) for layer_2BGTD in self._layers]
+        self._inputs_BTLD: Tensor | None = None
+        """Inputs of the layers' short convolutions."""
+        if caches[0].inputs is not None:
+            held = [cache.inputs[:length] for cache, length in zip(caches, prompts, strict=True)]  # type: ignore[index]
+            self._inputs_BTLD = held[0].new_zeros(len(caches), room, *held[0].shape[1:])
+            copy_all([self._inputs_BTLD[row, :length] for row, length in enumerate(prompts)], held)
+            self._by_row.append(self._inputs_BTLD)
         slow = device.type == "cpu" and self._layers[0].dtype == torch.bfloat16
         self._least = 2 if slow else 1
         """Smallest number of queries per row. On CPUs, one query in bfloat16 takes up to ten times as long as two."""
@@ -239,6 +246,13 @@ class DecodingAttention:
         )
         return out_RHSD.transpose(1, 2)[self._slots_N, self._depths_N].flatten(1)
 
+    def convolve(self, layer: int, weight_D1K: Tensor, x_ND: Tensor) -> Tensor:
+        """Compute a short convolution over the rows' tokens (`lookback.Lookback`)."""
+        assert self._inputs_BTLD is not None
+        inputs_BTD = self._inputs_BTLD[:, :, layer]
+        inputs_BTD[self._slots_N, self._places_N] = x_ND.to(inputs_BTD.dtype)
+        return convolved(weight_D1K, x_ND, inputs_BTD, self._slots_N, self._places_N)
+
     def keep(self, counts: Sequence[int], stay: Sequence[int]) -> None:
         """Keep the first `counts[row]` tokens that the latest pass added to each row, and continue the rows `stay`."""
         self.held = [self.held[row] + counts[row] for row in stay]
@@ -251,6 +265,18 @@ class DecodingAttention:
         if moved:
             for buffer in self._by_row:
                 copy_all([buffer[hole] for hole, _ in moved], [buffer[slot] for _, slot in moved])
+
+
+def convolved(weight_D1K: Tensor, x_ND: Tensor, held_BTD: Tensor, row_N: Tensor, position_N: Tensor) -> Tensor:
+    """Compute a short convolution of tokens whose rows are held in a buffer, at these rows and positions.
+
+    Args:
+        weight_D1K: as in `torch.nn.Conv1d`. The last of the K taps is for the token itself.
+    """
+    distance_K = torch.arange(weight_D1K.shape[-1] - 1, -1, -1, device=x_ND.device)
+    at_NK = position_N[:, None] - distance_K
+    window_NKD = held_BTD[row_N[:, None], at_NK.clamp(min=0)] * (at_NK >= 0)[..., None]
+    return x_ND + (window_NKD.to(x_ND.dtype) * weight_D1K[:, 0].t().to(x_ND.dtype)).sum(1)
 
 
 def folded(query_RSHD: Tensor, key_RGTD: Tensor, value_RGTD: Tensor, mask_RQT: Tensor, dropout: float = 0.0) -> Tensor:

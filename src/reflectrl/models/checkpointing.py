@@ -17,7 +17,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from reflectrl.core.types import UserError
 from reflectrl.models.attention import Attend, recomputed
+from reflectrl.models.canon import looking_back, present_lookback
 from reflectrl.models.hf_forward import attending, present_attention
+from reflectrl.models.lookback import Lookback
 
 
 def recompute_layers(core: Any, name: str) -> None:
@@ -47,20 +49,21 @@ def _recomputed(forward: Callable[..., Any], *given: Any, **options: Any) -> Any
     """Call a layer, through torch's checkpoint if gradients are computed."""
     if not torch.is_grad_enabled():
         return forward(*given, **options)
-    attend = present_attention()  # kept, since the pass will be over when the layer is recomputed
+    # Both are kept, since the pass will be over when the layer is recomputed.
+    attend, lookback = present_attention(), present_lookback()
 
     def contexts() -> tuple[Any, Any]:
-        return _within(attend), _within(attend)
+        return _within(attend, lookback), _within(attend, lookback)
 
     return checkpoint(partial(forward, **options), *given, use_reentrant=False, context_fn=contexts)
 
 
 @contextmanager
-def _within(attend: Attend | None) -> Iterator[None]:
-    """Set the attention for a layer under gradient checkpointing, within the block."""
+def _within(attend: Attend | None, lookback: Lookback | None) -> Iterator[None]:
+    """Set attention and convolution for a layer under gradient checkpointing, within the block."""
     token = recomputed.set(True)
     try:
-        with attending(attend):
+        with attending(attend), looking_back(lookback):
             yield
     finally:
         recomputed.reset(token)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reflectrl.models.attention import Attend
+from reflectrl.models.lookback import Lookback
 from reflectrl.models.processor import processor
 from reflectrl.models.rounding import compiles_by_shape, rounded
 
@@ -37,6 +38,7 @@ def hidden_states(
     attend: Attend,
     wanted: Tensor | None = None,
     walk: Walk | None = None,
+    lookback: Lookback | None = None,
 ) -> Tensor:
     """Return hidden states (N, D) of the last layer, after the final norm.
 
@@ -50,6 +52,7 @@ def hidden_states(
         wanted: indices (W,), ascending, of the tokens whose hidden states (W, D) are returned. In the last layer, the
             other tokens give keys and values only.
         walk: loop over the blocks of this family from `walk_of`. With None, the library's forward pass is used.
+        lookback: short convolutions over the tokens before each token, for families that have them.
     """
     attention, device = attend, ids_N.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
@@ -65,10 +68,11 @@ def hidden_states(
     # The engine's own loop knows neither dropout nor the recomputation of gradient checkpointing.
     by_library = (core.training and drops(core)) or (torch.is_grad_enabled() and getattr(core, "recomputes", False))
     if walk is not None and not by_library:
-        return walk(core.base_model, ids_N, positions_N, attention, wanted)
+        given = (core.base_model, ids_N, positions_N, attention, wanted)
+        return walk(*given) if lookback is None else walk(*given, lookback)
     from reflectrl.models.hf_forward import hf_forward  # the library is slow to import
 
-    hidden_ND = hf_forward(core, ids_N, positions_N, attention)
+    hidden_ND = hf_forward(core, ids_N, positions_N, attention, lookback)
     if wanted is None:
         return hidden_ND
     return hidden_ND[wanted]
@@ -91,6 +95,8 @@ def walk_of(core: Any, compiled: bool = False) -> Walk | None:
         walk, enter, leave = _walk_gpt2, _enter_gpt2, _leave_gpt2
     elif config.model_type in ("llama", "mistral", "qwen2", "qwen3"):
         walk, enter, leave = _walk_llama, _enter_llama, _leave_llama
+    elif config.model_type == "canon_llama":
+        walk, enter, leave = _walk_canon, _enter_canon, _leave_llama
     else:
         return None
     if compiled:
@@ -190,6 +196,43 @@ def _enter_llama(layer: Any, x_ND: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> 
     if hasattr(own, "q_norm"):
         query, key = _rms_norm(own.q_norm, query), _rms_norm(own.k_norm, key)
     query, key = (part * cos_N1D + _half_turned(part) * sin_N1D for part in (query, key))
+    return query, key, value
+
+
+def _walk_canon(
+    enter: Callable[..., Any],
+    leave: Callable[..., Tensor],
+    base: Any,
+    ids_N: Tensor,
+    positions_N: Tensor,
+    attend: Attend,
+    wanted: Tensor | None,
+    lookback: Lookback,
+) -> Tensor:
+    """Run the blocks of `canon.CanonLlamaForCausalLM`: Llama's, with a short convolution before attention."""
+    x_ND = base.embed_tokens(ids_N)
+    turn_2N1D = None
+    if base.config.rotary_share:
+        turn_2N1D = torch.stack(base.rotary_emb(x_ND, positions_N))[:, :, None]
+    for i, layer in enumerate(base.layers):
+        looked_ND = lookback(i, layer.self_attn.canon.weight, _rms_norm(layer.input_layernorm, x_ND))
+        query, key, value = enter(layer, looked_ND, turn_2N1D)
+        layer_wanted = wanted if i == len(base.layers) - 1 else None
+        if layer_wanted is not None:
+            query, x_ND = query[layer_wanted], x_ND[layer_wanted]
+        x_ND = leave(layer, x_ND, attend(i, query, key, value, 0.0, layer_wanted))
+    return _rms_norm(base.norm, x_ND)
+
+
+def _enter_canon(layer: Any, looked_ND: Tensor, turn_2N1D: Tensor | None) -> tuple[Tensor, ...]:
+    """Compute queries, keys and values of a layer from the output of its convolution, (N, H or G, D / H) each."""
+    own = layer.self_attn
+    query, key, value = (
+        linear(project, looked_ND).view(len(looked_ND), -1, own.head_dim)
+        for project in (own.q_proj, own.k_proj, own.v_proj)
+    )
+    if turn_2N1D is not None:
+        query, key = (part * turn_2N1D[0] + _half_turned(part) * turn_2N1D[1] for part in (query, key))
     return query, key, value
 
 

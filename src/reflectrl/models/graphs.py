@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl.models.attention import Attend, folded
+from reflectrl.models.attention import Attend, convolved, folded
+from reflectrl.models.lookback import Lookback
 from reflectrl.models.sharing import KVCache, copy_all
 
 WIDTHS = (1, 5, 17)
@@ -27,8 +28,8 @@ ROUNDING = 128
 SHARE = 8
 """Buffers take at most 1 / `SHARE` of the device's memory. Larger batches are written without graphs."""
 
-Forward = Callable[[Tensor, Tensor, Attend], Tensor]
-"""(ids (N,), positions (N,), attention) -> hidden states (N, D)."""
+Forward = Callable[[Tensor, Tensor, Attend, Lookback | None], Tensor]
+"""(ids (N,), positions (N,), attention, short convolutions if the model has any) -> hidden states (N, D)."""
 
 
 class DecodingGraphs:
@@ -60,15 +61,16 @@ class DecodingGraphs:
         # One more cell, into which padding writes its keys and values.
         cells = max(len(cache.ids) for cache in caches) + room + 1
         buffer = self._buffers.get(rows)
-        like = caches[0].first(1)
+        like, inputs = caches[0].first(1), caches[0].inputs
         if buffer is None or buffer.cells < cells or buffer.dtype != like.dtype:
             cells += -cells % ROUNDING
-            if rows * cells * like.nbytes > self.most_bytes:
+            token_bytes = like.nbytes if inputs is None else like.nbytes + inputs[0].nbytes
+            if rows * cells * token_bytes > self.most_bytes:
                 return None
             buffer = None  # frees its memory before the larger one is allocated
             self._buffers.pop(rows, None)
-            self._make_room(rows * cells * like.nbytes)
-            buffer = self._buffers[rows] = _Buffer(rows, cells, like, self.forward, self.device)
+            self._make_room(rows * cells * token_bytes)
+            buffer = self._buffers[rows] = _Buffer(rows, cells, like, inputs, self.forward, self.device)
         return GraphDecoding(buffer, caches)
 
     def _make_room(self, nbytes: int) -> None:
@@ -93,6 +95,10 @@ class GraphDecoding:
         counts = [len(cache.ids) for cache in caches]
         starts = [buffer.whole_RTL2GD[row, :count] for row, count in enumerate(counts)]
         copy_all(starts, [cache.first(count) for cache, count in zip(caches, counts, strict=True)])
+        if buffer.inputs_RTLD is not None:
+            starts = [buffer.inputs_RTLD[row, :count] for row, count in enumerate(counts)]
+            held = [cache.inputs[:count] for cache, count in zip(caches, counts, strict=True)]  # type: ignore[index]
+            copy_all(starts, held)
 
     def read(self, pending: Sequence[Sequence[int]]) -> Tensor:
         """Run a pass in which each row adds its `pending` tokens. Return their hidden states (N, D)."""
@@ -126,13 +132,19 @@ class _Buffer:
 
     Args:
         like: keys and values (1, L, 2, G, D) of a token.
+        inputs: inputs (T, L, D) of short convolutions, if the model has any.
     """
 
-    def __init__(self, rows: int, cells: int, like: Tensor, forward: Forward, device: torch.device) -> None:
+    def __init__(
+        self, rows: int, cells: int, like: Tensor, inputs: Tensor | None, forward: Forward, device: torch.device
+    ) -> None:
         self.rows, self.cells, self.dtype, self.device, self.forward = rows, cells, like.dtype, device, forward
+        self.inputs_RTLD: Tensor | None = None
         with torch.inference_mode(False):  # tensors made in inference mode could not be changed outside of it
             self.whole_RTL2GD = torch.zeros(rows, cells, *like.shape[1:], dtype=like.dtype, device=device)
-        self.nbytes = self.whole_RTL2GD.nbytes
+            if inputs is not None:
+                self.inputs_RTLD = torch.zeros(rows, cells, *inputs.shape[1:], dtype=inputs.dtype, device=device)
+        self.nbytes = self.whole_RTL2GD.nbytes + (0 if self.inputs_RTLD is None else self.inputs_RTLD.nbytes)
         self.layers = [*self.whole_RTL2GD.permute(2, 3, 0, 4, 1, 5)]
         self._passes: dict[int, _Pass] = {}
 
@@ -171,10 +183,17 @@ class _Pass:
         return self._hidden_ND
 
     def _run(self) -> Tensor:
-        ids_N, self._cell_N, positions_N = self.inputs_3N
-        self._later_RWT = self.cell_T > positions_N.view(-1, self.wide, 1)
+        ids_N, self._cell_N, self._position_N = self.inputs_3N
+        self._later_RWT = self.cell_T > self._position_N.view(-1, self.wide, 1)
         self._mask_RQT: Tensor | None = None
-        return self.buffer.forward(ids_N, positions_N, self._attend)
+        lookback = None if self.buffer.inputs_RTLD is None else self._convolve
+        return self.buffer.forward(ids_N, self._position_N, self._attend, lookback)
+
+    def _convolve(self, layer: int, weight_D1K: Tensor, x_ND: Tensor) -> Tensor:
+        assert self.buffer.inputs_RTLD is not None
+        inputs_RTD = self.buffer.inputs_RTLD[:, :, layer]
+        inputs_RTD[self.row_N, self._cell_N] = x_ND.to(inputs_RTD.dtype)
+        return convolved(weight_D1K, x_ND, inputs_RTD, self.row_N, self._cell_N)
 
     def _attend(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, *_: object) -> Tensor:
         keys, values = self.buffer.layers[layer]

@@ -15,6 +15,8 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from reflectrl.core.types import UserError
 from reflectrl.models.attention import Attend
+from reflectrl.models.canon import looking_back
+from reflectrl.models.lookback import Lookback
 from reflectrl.models.plain import body_of
 
 ATTENTION = "reflectrl"
@@ -24,7 +26,9 @@ _attend: ContextVar[Attend | None] = ContextVar("attend", default=None)
 """Attention of the current forward pass; None for the library's."""
 
 
-def hf_forward(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
+def hf_forward(
+    core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend, lookback: Lookback | None = None
+) -> Tensor:
     """Return hidden states (N, D) of the last layer, from Hugging Face's layers with our attention.
 
     See `forward.hidden_states`.
@@ -44,7 +48,7 @@ def hf_forward(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) ->
         layers.append(layer)
         return attend(layer, *rest)
 
-    with attending(noted):
+    with attending(noted), looking_back(lookback):
         output = body_of(core)(
             input_ids=ids_N[None], position_ids=positions_N[None], attention_mask=mask_1111, use_cache=False
         )

@@ -1,4 +1,4 @@
-"""Small players in numpy, for GPT-2 and Llama models as this package makes them from scratch.
+"""Small players in numpy, for the families of models that this package makes from scratch.
 
 They need neither torch nor transformers, which take seconds to import and hundreds of megabytes to install. For a
 single decision of a small model, they are also faster.
@@ -36,6 +36,13 @@ ORDINARY: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "quantization_config": None,
     },
+    "canon_llama": {
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": True,
+        "quantization_config": None,
+    },
     "gpt2": {
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,
@@ -51,6 +58,9 @@ MOST_TEXTS = 2**14
 
 MOST_TOKENS = 256
 """Largest number of tokens of options that are read in one pass."""
+
+ROTARY_BASE = 10_000.0
+"""Base of the rotary frequencies of `canon.PartialRotary`."""
 
 FEW_ROWS, SLICE = 64, 64
 """Products of at most FEW_ROWS rows are computed in slices of SLICE columns."""
@@ -124,15 +134,50 @@ class Linear:
 class Cache(NamedTuple):
     """KV cache: token ids, and for each layer their keys (heads, width, tokens) and values (heads, tokens, width).
 
-    Keys are transposed, as attention multiplies by them.
+    Keys are transposed, as attention multiplies by them. `inputs` holds the inputs (tokens, D) of each layer's short
+    convolution, if the model has any.
     """
 
     ids: Ids
     layers: tuple[tuple[np.ndarray, np.ndarray], ...]
+    inputs: tuple[np.ndarray, ...] = ()
 
     def first(self, count: int) -> Cache:
         """Return the cache of the first `count` tokens."""
-        return Cache(self.ids[:count], tuple((keys[:, :, :count], values[:, :count]) for keys, values in self.layers))
+        layers = tuple((keys[:, :, :count], values[:, :count]) for keys, values in self.layers)
+        return Cache(self.ids[:count], layers, tuple(inputs_TD[:count] for inputs_TD in self.inputs))
+
+
+class Lookback:
+    """Tokens before each token of a pass on its own path, for short convolutions.
+
+    Args:
+        cache: tokens before the pass.
+        parents_N: for each token of the pass, the one before it; -1 for the last token in the cache.
+
+    Attributes:
+        inputs: for each layer so far, its convolution's inputs (T, D) for the cached tokens and those of the pass.
+    """
+
+    def __init__(self, cache: Cache, parents_N: np.ndarray) -> None:
+        self._cache, self._past = cache, len(cache.ids)
+        self._before_T = np.concatenate([np.arange(self._past) - 1, parents_N + self._past])
+        self.inputs: list[np.ndarray] = []
+
+    def __call__(self, weight_KD: np.ndarray, x_ND: np.ndarray) -> np.ndarray:
+        """Return the tokens plus the weighted sums of themselves and of the tokens before them.
+
+        Args:
+            weight_KD: weights of the token itself, of the token before it, and so on.
+        """
+        inputs_TD = np.concatenate((self._cache.inputs[len(self.inputs)], x_ND))
+        self.inputs.append(inputs_TD)
+        y_ND = x_ND * (1 + weight_KD[0])
+        before_N = np.arange(self._past, len(inputs_TD))
+        for weight_D in weight_KD[1:]:
+            before_N = np.where(before_N >= 0, self._before_T[before_N], -1)
+            y_ND += inputs_TD[before_N] * (before_N >= 0)[:, None] * weight_D
+        return y_ND
 
 
 class LightModel(ABC):
@@ -153,6 +198,8 @@ class LightModel(ABC):
     """
 
     chat = None
+    convolves = False
+    """True for families with short convolutions."""
     heads: int
     shared_heads: int
     width: int
@@ -171,7 +218,8 @@ class LightModel(ABC):
         single = {name: np.ascontiguousarray(weight, np.float32) for name, weight in weights.items()}
         self.context = min(context, self._set_up(config, single))
         keys = np.zeros((self.shared_heads, self.width, 0), np.float32)
-        self._latest = Cache((), ((keys, keys.swapaxes(1, 2)),) * self._layers())
+        inputs = (np.zeros((0, self.embeddings_VD.shape[1]), np.float32),) * (self._layers() if self.convolves else 0)
+        self._latest = Cache((), ((keys, keys.swapaxes(1, 2)),) * self._layers(), inputs)
 
     # ---- what families do differently --------------------------------------------------------------------------------
 
@@ -188,7 +236,7 @@ class LightModel(ABC):
         """Return the input (N, D) of the first layer."""
 
     @abstractmethod
-    def _enter(self, number: int, x_ND: np.ndarray, positions_N: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _enter(self, number: int, x_ND: np.ndarray, lookback: Lookback) -> tuple[np.ndarray, ...]:
         """Return queries, keys and values of a layer, (heads, N, width) each."""
 
     @abstractmethod
@@ -229,13 +277,13 @@ class LightModel(ABC):
         positions_T = np.arange(past, past + new)
         hidden_TT = np.triu(np.ones((new, new), bool), 1)  # causal mask: True for later positions
         x_TD = self._embed(np.array(ids), positions_T)
-        layers = []
+        layers, lookback = [], Lookback(cache, np.arange(new) - 1)
         for i, cached in enumerate(cache.layers):
-            queries, keys, values = self._enter(i, x_TD, positions_T)
+            queries, keys, values = self._enter(i, x_TD, lookback)
             cached = _extended(cached, keys, values)
             x_TD = self._leave(i, x_TD, self._attend(queries, cached, hidden_TT))
             layers.append(cached)
-        return self._end(x_TD[-1:])[0], Cache((*cache.ids, *ids), tuple(layers))
+        return self._end(x_TD[-1:])[0], Cache((*cache.ids, *ids), tuple(layers), tuple(lookback.inputs))
 
     def score_options(self, options: Sequence[Ids], cache: Cache) -> np.ndarray:
         """Return the learned head's scores (A,) of options after a prompt. Options do not see each other.
@@ -263,9 +311,9 @@ class LightModel(ABC):
                 depths_N[node] = depths_N[parent] + 1
         hidden_NN = ~sees_NN
         positions_N = past + depths_N
-        x_ND = self._embed(np.array(token_of), positions_N)
+        x_ND, lookback = self._embed(np.array(token_of), positions_N), Lookback(cache, np.array(parents))
         for i, cached in enumerate(cache.layers):
-            queries, keys, values = self._enter(i, x_ND, positions_N)
+            queries, keys, values = self._enter(i, x_ND, lookback)
             cached = _extended(cached, keys, values)
             if i == len(cache.layers) - 1:  # only the ends are needed from here on
                 queries, x_ND, hidden_NN = queries[:, ends], x_ND[ends], hidden_NN[ends]
@@ -357,7 +405,7 @@ class LightLlama(LightModel):
         embedded: np.ndarray = self.embeddings_VD[ids]
         return embedded
 
-    def _enter(self, number: int, x_ND: np.ndarray, positions_N: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _enter(self, number: int, x_ND: np.ndarray, lookback: Lookback) -> tuple[np.ndarray, ...]:
         all_HNW = self._split(self.parts[number]["qkv"](self._norm(x_ND)))
         queries, keys, values = np.split(all_HNW, (self.heads, self.heads + self.shared_heads))
         return _turned(queries, self._turn), _turned(keys, self._turn), values
@@ -378,6 +426,37 @@ class LightLlama(LightModel):
         squares_N = np.einsum("nd,nd->n", x_ND, x_ND) / np.float32(x_ND.shape[1])
         scaled: np.ndarray = x_ND / np.sqrt(squares_N + self.epsilon)[:, None]
         return scaled
+
+
+class LightCanonLlama(LightLlama):
+    """Llama with a short convolution before attention, and with rotary positions for a share of each head."""
+
+    convolves = True
+
+    def _set_up(self, config: dict[str, Any], weights: dict[str, np.ndarray]) -> int:
+        longest = super()._set_up(config | {"rope_parameters": {"rope_theta": ROTARY_BASE}}, weights)
+        pairs, share = np.arange(self.width // 2), float(config["rotary_share"])
+        self.frequencies_D = self.frequencies_D * (pairs < share * self.width / 2)
+        self.scaling = float(config["logits_scaling"])
+        taps, hidden = int(config["canon_taps"]), int(config["hidden_size"])
+        self.convolutions = []
+        for i in range(len(self.parts)):
+            weight_D1K = weights[f"model.layers.{i}.self_attn.canon.weight"]
+            if weight_D1K.shape != (hidden, 1, taps):
+                raise ValueError("weights of other shapes than the configuration says")
+            self.convolutions.append(np.ascontiguousarray(weight_D1K[:, 0, ::-1].T))
+        return longest
+
+    def _enter(self, number: int, x_ND: np.ndarray, lookback: Lookback) -> tuple[np.ndarray, ...]:
+        # The norm's weight is part of the product behind the convolution, which treats channels one by one.
+        looked_ND = lookback(self.convolutions[number], self._norm(x_ND))
+        all_HNW = self._split(self.parts[number]["qkv"](looked_ND))
+        queries, keys, values = np.split(all_HNW, (self.heads, self.heads + self.shared_heads))
+        return _turned(queries, self._turn), _turned(keys, self._turn), values
+
+    def logits(self, hidden_D: np.ndarray, tokens: Sequence[int] | None = None) -> np.ndarray:
+        """Return the logits (V,) of the next token in float64; with `tokens`, only the logits of these tokens."""
+        return super().logits(hidden_D, tokens) / self.scaling
 
 
 class LightGPT2(LightModel):
@@ -420,7 +499,7 @@ class LightGPT2(LightModel):
         embedded: np.ndarray = self.embeddings_VD[ids] + self.positions_TD[positions_N]
         return embedded
 
-    def _enter(self, number: int, x_ND: np.ndarray, positions_N: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _enter(self, number: int, x_ND: np.ndarray, lookback: Lookback) -> tuple[np.ndarray, ...]:
         return tuple(np.split(self._split(self.parts[number]["qkv"](self._norm(x_ND))), 3))
 
     def _leave(self, number: int, x_ND: np.ndarray, mixed_ND: np.ndarray) -> np.ndarray:
@@ -440,7 +519,7 @@ class LightGPT2(LightModel):
         return centred_ND
 
 
-FAMILIES: dict[str, type[LightModel]] = {"llama": LightLlama, "gpt2": LightGPT2}
+FAMILIES: dict[str, type[LightModel]] = {"llama": LightLlama, "canon_llama": LightCanonLlama, "gpt2": LightGPT2}
 
 
 def _behind_norm(block: dict[str, np.ndarray], norm: str, name: str, scale_O: np.ndarray) -> Linear:
@@ -560,7 +639,9 @@ def _ordinary(config: dict[str, Any], about: dict[str, Any]) -> bool:
     required = ORDINARY.get(config.get("model_type", ""))
     if required is None or any(config.get(key) != value for key, value in required.items()):
         return False
-    if config["model_type"] == "gpt2":
+    if config["model_type"] == "canon_llama":
+        usual = True
+    elif config["model_type"] == "gpt2":
         usual = config.get("activation_function") in ("gelu_new", "gelu_pytorch_tanh")
     else:
         usual = (config.get("rope_parameters") or {}).get("rope_type") == "default"

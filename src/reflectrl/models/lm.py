@@ -138,8 +138,16 @@ class LanguageModel:
         return pass_bytes(self.device)
 
     @property
+    def taps(self) -> int:
+        """Number of tokens that the model's short convolutions see (`canon.py`); 0 for models without them."""
+        return int(getattr(self._shape, "canon_taps", 0))
+
+    @property
     def token_bytes(self) -> int:
-        """Bytes of a token's keys and values in all layers, as kept in play. 0 on the plain backend."""
+        """Bytes of a token's keys and values in all layers, as kept in play. 0 on the plain backend.
+
+        Inputs of short convolutions are kept too, in float32.
+        """
         if not self.engine_options.packed:
             return 0  # nothing is kept
         config = self._shape
@@ -148,7 +156,8 @@ class LanguageModel:
         dtype = self.dtype
         if is_mixed(self.device, self.mixed_play):
             dtype = torch.bfloat16  # as autocast computes keys and values
-        return int(2 * self.layers * heads * width * dtype.itemsize)
+        inputs = self.hidden_size * torch.float32.itemsize if self.taps else 0
+        return int(self.layers * (2 * heads * width * dtype.itemsize + inputs))
 
     @property
     def activation_bytes(self) -> int:

@@ -19,6 +19,7 @@ from reflectrl.core.config.recipe import LEAST_CONTEXT
 from reflectrl.core.plugins import names, one_line, suggestion
 from reflectrl.core.prompts.chat import Chat, chat_of, has_template
 from reflectrl.core.types import UserError
+from reflectrl.models import canon  # noqa: F401  (registers the family canon_llama)
 from reflectrl.models.adapters import (
     SETTINGS,
     adapter_settings,

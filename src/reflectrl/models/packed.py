@@ -23,6 +23,7 @@ from reflectrl.models.batched import BatchedAttention, WholeAttention, share_not
 from reflectrl.models.forward import Walk, head_logits, hidden_states, walk_of
 from reflectrl.models.generation import END, Draft, DraftModel
 from reflectrl.models.graphs import DecodingGraphs, GraphDecoding
+from reflectrl.models.lookback import Lookback, PassLookback
 from reflectrl.models.options import option_logits
 from reflectrl.models.plain import own_logits
 from reflectrl.models.rounding import compiles_by_shape, rounded, without_spare
@@ -100,12 +101,13 @@ class PackedBackend:
         if lm.engine_options.blocks:
             self.walk = walk_of(lm.core, lm.engine_options.compiled)
         self.pass_tokens = lm.pass_tokens
+        self.taps = lm.taps
         self.graphs: DecodingGraphs | None = None
         if lm.engine_options.graphs and self.walk is not None:
             self.graphs = DecodingGraphs(self._forward, lambda: list(self.core.parameters()), self.device)
 
-    def _forward(self, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
-        return hidden_states(self.core, ids_N, positions_N, attend, None, self.walk)
+    def _forward(self, ids_N: Tensor, positions_N: Tensor, attend: Attend, lookback: Lookback | None) -> Tensor:
+        return hidden_states(self.core, ids_N, positions_N, attend, None, self.walk, lookback)
 
     def encode(
         self, packing: Packing, at: Sequence[int] | Literal["all"], caches: Sequence[KVCache] | None = None
@@ -120,6 +122,7 @@ class PackedBackend:
             self.lm.activate()
         blocks, at_W = packing.blocks, None if at == "all" else np.asarray(at)
         attend = self._attention(blocks, caches)
+        lookback = PassLookback(blocks, caches, self.taps, self.device) if self.taps > 1 else None
         # Each wanted token is computed once, in ascending order, however often and in whatever order it is asked for.
         ascending, order = np.array([], dtype=int), np.array([], dtype=int)
         if at_W is not None:
@@ -138,7 +141,9 @@ class PackedBackend:
         ids_N, positions_N, wanted_W, order_M = to_device(self.device, ids, positions, ascending, order)
         wanted = None if at_W is None else wanted_W
         with torch.set_grad_enabled(torch.is_grad_enabled() and caches is None):
-            hidden_WD = hidden_states(self.core, ids_N, positions_N, attend, wanted, self.walk)
+            hidden_WD = hidden_states(self.core, ids_N, positions_N, attend, wanted, self.walk, lookback)
+            if lookback is not None:
+                lookback.keep()
         # The next prompt could reuse only one branch of a trie, so caches keep plain runs only.
         runs = [block for block in packing.blocks if block.trie is None]
         for block, cache in zip(runs, caches or (), strict=False):
@@ -300,7 +305,8 @@ class PackedBackend:
                 hidden_ND = decoding.read(pending)
             else:
                 ids_N, positions_N = decoding.advance(pending)
-                hidden_ND = self._forward(ids_N, positions_N, decoding)
+                lookback = decoding.convolve if self.taps > 1 else None
+                hidden_ND = self._forward(ids_N, positions_N, decoding, lookback)
             self.lm.counters.passes += 1
             self.lm.counters.decoded += len(hidden_ND)
             self.lm.counters.drafted += len(hidden_ND) - len(writing)

@@ -14,12 +14,15 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from reflectrl.core.config import ModelConfig
-from reflectrl.models.byte_pairs import END, train_byte_pairs
+from reflectrl.models import canon  # noqa: F401  (registers the family canon_llama)
+from reflectrl.models.byte_pairs import END, READS, train_byte_pairs
 
 
-def train_tokenizer(texts: Iterable[str], vocab: int, choices: int = 9) -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    texts: Iterable[str], vocab: int, choices: int = 9, same_words: bool = False
+) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE tokenizer (`train_byte_pairs`), wrapped for transformers."""
-    tokenizer = train_byte_pairs(texts, vocab, choices)
+    tokenizer = train_byte_pairs(texts, vocab, choices, same_words)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END, bos_token=None)
 
 
@@ -60,7 +63,7 @@ def save_scratch(
         The model's longest sequence in tokens: the recipe's context, or the length that these texts need if it is 0.
     """
     texts = list(texts)
-    tokenizer = train_tokenizer(texts, config.vocab, choices)
+    tokenizer = train_tokenizer(texts, config.vocab, choices, config.family == READS)
     context = config.context or needed_context(max(map(len, tokenizer(texts)["input_ids"])), written)
     make_model(replace(config, context=context), tokenizer, seed).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -181,13 +181,19 @@ class KVCache:
             to keep them must extend `ids` itself.
         layers: keys and values of each layer, (2, G, capacity in tokens, D).
         whole: all layers as one tensor (capacity in tokens, L, 2, G, D), if they are views of one (`extend`).
-        nbytes: memory of the layers.
+        inputs: inputs of each layer's short convolution, (capacity in tokens, L, D), if the model has any.
     """
 
     ids: Ids = ()
     layers: list[Tensor] = field(default_factory=list)
-    nbytes: int = 0
     whole: Tensor | None = None
+    inputs: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of keys, values and inputs in bytes."""
+        held = self.layers if self.whole is None else [self.whole]
+        return sum(tensor.nbytes for tensor in held) + (0 if self.inputs is None else self.inputs.nbytes)
 
     def match(self, prompt: Ids, least: int = 1) -> int:
         """Cut the cache back to its common prefix with `prompt`, and return the prefix's length.
@@ -201,16 +207,16 @@ class KVCache:
     def copy(self, other: KVCache, count: int) -> None:
         """Copy the first `count` tokens of another cache. The two are independent afterwards."""
         self.ids, room = other.ids[:count], count + -count % ROUNDING
+        if other.inputs is not None:
+            self.inputs = other.inputs[:room].clone()
         if other.whole is not None:
             self.hold(other.whole[:room].clone())
             return
         self.layers, self.whole = [layer[:, :, :room].clone() for layer in other.layers], None
-        self.nbytes = sum(layer.nbytes for layer in self.layers)
 
     def hold(self, whole_TL2GD: Tensor) -> None:
         """Store all layers in this tensor from now on. The previous tensors are released."""
         self.whole, self.layers = whole_TL2GD, [*whole_TL2GD.permute(1, 2, 3, 0, 4)]
-        self.nbytes = whole_TL2GD.nbytes
 
     def append(self, layer: int, start: int, key_1GSD: Tensor, value_1GSD: Tensor) -> tuple[Tensor, Tensor]:
         """Append keys and values of S new tokens after the first `start` tokens of a layer.
@@ -225,11 +231,20 @@ class KVCache:
         if end > self.layers[layer].shape[2]:
             larger = key_1GSD.new_empty(2, heads, end + -end % ROUNDING, width)
             larger[:, :, :start] = self.layers[layer][:, :, :start]
-            self.nbytes += larger.nbytes - self.layers[layer].nbytes
             self.layers[layer], self.whole = larger, None
         view = self.layers[layer][:, :, :end]
         view[:1, :, start:], view[1:, :, start:] = key_1GSD, value_1GSD
         return view[:1], view[1:]
+
+    def append_inputs(self, start: int, inputs_SLD: Tensor) -> None:
+        """Append the inputs of short convolutions for S new tokens after the first `start` tokens."""
+        end = start + len(inputs_SLD)
+        if self.inputs is None or end > len(self.inputs):
+            larger_TLD = inputs_SLD.new_empty(end + -end % ROUNDING, *inputs_SLD.shape[1:])
+            if self.inputs is not None:
+                larger_TLD[:start] = self.inputs[:start]
+            self.inputs = larger_TLD
+        self.inputs[start:end] = inputs_SLD
 
     def first(self, count: int) -> Tensor:
         """Return keys and values (count, L, 2, G, D) of the first `count` tokens. A view if they are in one tensor."""

@@ -24,7 +24,7 @@ from reflectrl.models.sharing import CACHE, ROUNDING, shared_length
 from reflectrl.models.text_scoring import make_trie
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "canon_llama")
 both = pytest.mark.parametrize(
     ("family", "adapters"), [(family, adapters) for family in FAMILIES for adapters in (False, True)]
 )
@@ -218,7 +218,7 @@ def test_after_new_weights_and_forgetting_nothing_old_is_read(pair: Pair) -> Non
     [(family, adapters, "enumeration") for family in FAMILIES for adapters in (False, True)]
     + [
         (family, family == "llama", scoring)
-        for family, scoring in zip((*FAMILIES, "llama"), get_args(Scoring)[1:], strict=True)
+        for family, scoring in zip(FAMILIES, get_args(Scoring)[1:], strict=True)
     ],
 )
 def test_a_step_encodes_the_new_history_and_its_suffix_whatever_its_number(

@@ -27,11 +27,11 @@ class Reading:
 
         export_onnx(lm, path)
         self.session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        layers, heads, width = shape_of_cache(lm)
-        self.nothing = np.zeros((layers, 1, heads, 0, width), np.float32)
+        layers, heads, *widths = shape_of_cache(lm)
+        self.nothing = [np.zeros((layers, 1, heads, 0, width), np.float32) for width in widths]
 
     def read(self, ids: tuple[int, ...], past: Any = None) -> tuple[np.ndarray, Any]:
-        keys, values = past or (self.nothing, self.nothing)
+        keys, values = past or self.nothing
         logits, *past = self.session.run(None, {"ids": np.array([ids]), "keys": keys, "values": values})
         return logits, past
 
@@ -44,7 +44,7 @@ class Reading:
         return tuple(written)
 
 
-@pytest.mark.parametrize(("family", "adapters"), [("gpt2", False), ("llama", True)])
+@pytest.mark.parametrize(("family", "adapters"), [("gpt2", False), ("llama", True), ("canon_llama", False)])
 def test_it_writes_and_chooses_as_the_model_does(
     pair: Callable[..., Any], exporter: None, tmp_path: Path, family: str, adapters: bool
 ) -> None:

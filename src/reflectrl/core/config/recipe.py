@@ -42,8 +42,9 @@ class ModelConfig:
     """Different source for the policy, such as a checkpoint of another run; "" takes `source`."""
     reflector: str = ""
     """Different source for the reflector; "" takes `source`."""
-    family: Literal["gpt2", "llama", "mistral", "qwen2"] = "gpt2"
-    """Architecture of a scratch model."""
+    family: Literal["gpt2", "llama", "mistral", "qwen2", "canon_llama"] = "gpt2"
+    """Architecture of a scratch model. "canon_llama" has short convolutions, and learns to compare and to copy words
+    ([results/reading.md](results/reading.md)); its folders load only where this package is installed."""
     layers: Count = 4
     """Transformer blocks of a scratch model."""
     width: Count = 128

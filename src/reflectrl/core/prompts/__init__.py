@@ -158,7 +158,8 @@ def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...
 def _encode(tokenizer: Any, text: str, behind: str) -> list[int]:
     """Encode a text like `encode_text`, but from the cache of lines if that gives the same ids."""
     rules = conventions(tokenizer)
-    if rules.separable:
+    # A tokenizer that marks the first word of a line gives the same ids only to a text that begins a line.
+    if rules.separable or ((not behind or behind.endswith("\n")) and _lines_of(tokenizer) is not None):
         ids = encode_lines(tokenizer, text)
         if rules.controls.isdisjoint(ids):
             return ids
@@ -173,9 +174,7 @@ def encode_lines(tokenizer: Any, text: str) -> list[int]:
     characters on both sides. This is true of byte-level BPE (GPT-2, Llama 3, Qwen, and tokenizers made here), but not
     of SentencePiece, for which the whole text is encoded.
     """
-    if tokenizer not in _known:
-        _known[tokenizer] = {} if splits_at_lines(tokenizer) else None
-    cache = _known[tokenizer]
+    cache = _lines_of(tokenizer)
     if cache is None:
         return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
     ids: list[int] = []
@@ -188,18 +187,26 @@ def encode_lines(tokenizer: Any, text: str) -> list[int]:
     return ids
 
 
+def _lines_of(tokenizer: Any) -> dict[str, list[int]] | None:
+    """Return the cache of a tokenizer's lines; None if the ids of a text are not the ids of its lines."""
+    if tokenizer not in _known:
+        _known[tokenizer] = {} if splits_at_lines(tokenizer) else None
+    return _known[tokenizer]
+
+
 def splits_at_lines(tokenizer: Any) -> bool:
     """Return whether the ids of any text are the concatenated ids of its lines."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     splitter = getattr(backend, "pre_tokenizer", None)
-    if splitter is None or type(backend.normalizer).__name__ not in ("NoneType", "NFC"):
+    if splitter is None or type(backend.normalizer).__name__ not in ("NoneType", "NFC", "Sequence"):
         return False
     added = backend.get_added_tokens_decoder().values()
     if any("\n" in token.content or (token.lstrip and LINE_END.search(f".\n{token.content}")) for token in added):
         return False
 
     def words(text: str) -> list[str]:
-        return [word for word, _ in splitter.pre_tokenize_str(text)]
+        normalised = backend.normalizer.normalize_str(text) if backend.normalizer is not None else text
+        return [word for word, _ in splitter.pre_tokenize_str(normalised)]
 
     pairs = [(f"a{left}\n", f"{right}b") for left, right in product(VISIBLE, repeat=2)]
     return all(words(first + second) == words(first) + words(second) for first, second in pairs)

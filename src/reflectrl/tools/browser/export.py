@@ -21,6 +21,7 @@ from reflectrl.core.prompts import policy_prompt, reflector_prompt
 from reflectrl.core.prompts.tokens import beginning
 from reflectrl.core.types import Observation, UserError
 from reflectrl.learn.checkpoint import write_folder
+from reflectrl.models.byte_pairs import marks_words
 from reflectrl.models.cards import fingerprint
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.players import Policy, Reflector
@@ -187,9 +188,11 @@ def _require_plain(lm: LanguageModel) -> None:
     strange = backend is None or any(
         token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values()
     )
-    if kinds != ("BPE", "ByteLevel") or backend.normalizer is not None or strange:
+    is_plain = kinds == ("BPE", "ByteLevel") and backend.normalizer is None
+    if strange or not (is_plain or marks_words(backend)):
         raise UserError(
-            "the page splits texts by byte-level BPE without a normaliser, but this model's tokenizer does not"
+            "the page splits texts by byte-level BPE, as tokenizers made here and those without a normaliser do, but"
+            " this model's tokenizer does not"
         )
 
 

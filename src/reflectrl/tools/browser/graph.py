@@ -27,8 +27,8 @@ TOLERANCE = 1e-3
 class Reader(nn.Module):
     """The exported graph: new tokens, past keys and values → logits of the next token, all keys and values.
 
-    All layers share one tensor, [layers, 1, heads, tokens, width], so a graph has three inputs and three outputs
-    whatever the model's size. With zero past tokens the cache is empty.
+    The keys of all layers are one tensor, [layers, 1, heads, tokens, width], and so are the values. A graph has three
+    inputs and three outputs whatever the model's size. With zero past tokens the cache is empty.
     """
 
     def __init__(self, model: Any) -> None:
@@ -61,12 +61,15 @@ class Reader(nn.Module):
         )
 
 
-def shape_of_cache(lm: LanguageModel) -> tuple[int, int, int]:
-    """Return the layers, heads and width of the keys and values that a model keeps."""
+def shape_of_cache(lm: LanguageModel) -> tuple[int, int, int, int]:
+    """Return the layers, heads, and widths of the keys and of the values that a model keeps."""
     config: Any = lm.core.config
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(config.num_hidden_layers), int(heads), int(width)
+    value_width = width
+    if hasattr(config, "canon_taps"):  # values hold the inputs of short convolutions as well
+        value_width += config.hidden_size // heads
+    return int(config.num_hidden_layers), int(heads), int(width), int(value_width)
 
 
 def require_packages() -> None:
@@ -91,8 +94,8 @@ def export_onnx(lm: LanguageModel, path: Path) -> None:
         model.set_adapter(lm.adapter)
         model = model.merge_and_unload()
     reader = Reader(model.float().cpu().eval().requires_grad_(False))
-    layers, heads, width = shape_of_cache(lm)
-    example = (torch.zeros(1, 3, dtype=torch.long), *(torch.zeros(layers, 1, heads, 5, width) for _ in range(2)))
+    layers, heads, *widths = shape_of_cache(lm)
+    example = (torch.zeros(1, 3, dtype=torch.long), *(torch.zeros(layers, 1, heads, 5, width) for width in widths))
     new, past = torch.export.Dim("new", min=1), torch.export.Dim("past", min=0)
     shapes: Any = ({1: new}, {3: past}, {3: past})
     names = ["logits", "all_keys", "all_values"]
@@ -114,16 +117,16 @@ def export_onnx(lm: LanguageModel, path: Path) -> None:
         family = getattr(lm.core.config, "model_type", "unknown")
         why = one_line(error)[:200]
         raise UserError(f"a model of the family {family!r} cannot be written as ONNX: {why}") from error
-    _prove(reader, path, (layers, heads, width))
+    _prove(reader, path, shape_of_cache(lm))
 
 
-def _prove(reader: Reader, path: Path, shape: tuple[int, int, int]) -> None:
+def _prove(reader: Reader, path: Path, shape: tuple[int, int, int, int]) -> None:
     """Compare the graph with the model: a prompt with an empty cache, then single tokens after it."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    layers, heads, width = shape
-    keys = values = np.zeros((layers, 1, heads, 0, width), np.float32)
+    layers, heads, *widths = shape
+    keys, values = (np.zeros((layers, 1, heads, 0, width), np.float32) for width in widths)
     rng = np.random.default_rng(0)
     for length in (17, 1, 1):
         ids = rng.integers(0, reader.model.config.vocab_size, (1, length))

@@ -159,6 +159,8 @@ def shape_of(source: str) -> Shape | None:
 
     width, heads = number("hidden_size", "n_embd"), max(1, number("num_attention_heads", "n_head"))
     kv = (number("num_key_value_heads") or heads) * (number("head_dim") or width // heads)
+    if "canon_taps" in size:  # the inputs of short convolutions are kept as well, once, beside keys and values
+        kv += width // 2
     stored = sum(path.stat().st_size for path in folder.glob("model*.safetensors"))
     inner = number("intermediate_size", "n_inner", "ffn_dim") or 4 * width
     layers = number("num_hidden_layers", "n_layer")

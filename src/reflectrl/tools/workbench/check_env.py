@@ -185,7 +185,7 @@ def _success(env: TextEnv, signal: Signal, doubt: str) -> list[str]:
 def _choices(episodes: Sequence[Episode], signal: Signal, model: ModelConfig, labelled: bool) -> str:
     """Describe a model's input and choices: labels or texts of actions, and the tokens of the longest prompt."""
     from reflectrl.core.prompts import policy_prompt, words_prompt
-    from reflectrl.models.byte_pairs import train_byte_pairs
+    from reflectrl.models.byte_pairs import READS, train_byte_pairs
     from reflectrl.models.labels import candidates
 
     labels = list(candidates())[: signal.most]
@@ -196,7 +196,7 @@ def _choices(episodes: Sequence[Episode], signal: Signal, model: ModelConfig, la
     else:
         prompts = ["".join(words_prompt(observation, None)) for observation in observations]
         answers, named = sorted({action for seen in observations for action in seen.actions}), "by their texts"
-    tokenizer = train_byte_pairs([*prompts, *answers], model.vocab, signal.most)
+    tokenizer = train_byte_pairs([*prompts, *answers], model.vocab, signal.most, model.family == READS)
 
     def longest_of(texts: list[str]) -> int:
         return max(len(encoding.ids) for encoding in tokenizer.encode_batch(texts))

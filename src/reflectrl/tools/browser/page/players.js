@@ -43,8 +43,8 @@ var reflectrl = (() => {
   /* ---- texts and tokens ------------------------------------------------------------------------------------------ */
 
   /* The library splits at every added token, but some stand for whole words only (" 1" is no token within " 12"). So
-     texts are split at added tokens here, and the library encodes what lies between them. A special token that a text
-     spells out is text. */
+     texts are normalised and split at added tokens here, and the library encodes what lies between them. A special
+     token that a text spells out is text. */
   class Texts {
     constructor(Tokenizer, source) {
       const settings = { clean_up_tokenization_spaces: false };
@@ -52,10 +52,11 @@ var reflectrl = (() => {
       this.added = source.added_tokens.filter((one) => one.content && !one.special);
       this.added.sort((a, b) => b.content.length - a.content.length);
       this.whole = new Tokenizer(source, settings);
-      this.between = new Tokenizer({ ...source, added_tokens: [] }, settings);
+      this.between = new Tokenizer({ ...source, added_tokens: [], normalizer: null }, settings);
     }
 
-    encode(text) {
+    encode(given) {
+      const text = this.whole.normalizer ? this.whole.normalizer.normalize(given) : given;
       const ids = [];
       let done = 0;
       const plain = (end) => {
@@ -97,10 +98,10 @@ var reflectrl = (() => {
 
     /* The next token's logits after more tokens, and what is remembered of all of them. */
     async read(ids, past) {
-      const [layers, heads, width] = this.cache;
-      const nothing = () => new this.ort.Tensor("float32", new Float32Array(0), [layers, 1, heads, 0, width]);
+      const [layers, heads, keyWidth, valueWidth] = this.cache;
+      const nothing = (width) => new this.ort.Tensor("float32", new Float32Array(0), [layers, 1, heads, 0, width]);
       const tokens = new this.ort.Tensor("int64", BigInt64Array.from(ids, BigInt), [1, ids.length]);
-      const { keys, values } = past ?? { keys: nothing(), values: nothing() };
+      const { keys, values } = past ?? { keys: nothing(keyWidth), values: nothing(valueWidth) };
       const found = await this.session.run({ ids: tokens, keys, values });
       return { logits: found.logits.data, past: { keys: found.all_keys, values: found.all_values } };
     }
