@@ -37,7 +37,7 @@ class LocalModules:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module, as for every finder; None if nobody has named it."""
+        """Return the spec of a module, as for every finder; None if the user has not named it."""
         if path is not None:  # a package finds its own modules
             return None
         folder = self.named.get(name) or self.imported.get(_importer())
