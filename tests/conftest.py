@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 import reflectrl
 from benchmarks.forks import Forks
+from reflectrl.core.local_modules import FINDER
 from tests import forked
 from tests.machines import Machine
 from tests.order import pytest_collection_modifyitems, pytest_xdist_make_scheduler
@@ -130,6 +131,14 @@ def lamp(plugin: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(plugin.parent)
     yield plugin
     sys.modules.pop("my_lamp", None)
+
+
+@pytest.fixture(autouse=True)
+def _forget_local_modules() -> Iterator[None]:
+    """A module that a test has named in its folder is not found by later tests."""
+    yield
+    FINDER.named.clear()
+    FINDER.imported.clear()
 
 
 WITNESS = """

@@ -23,8 +23,8 @@ ROOMS = ("core", "models", "learn", "runs", "api", "cli", "serving", "methods", 
 """Rooms, and the two files between them; each imports only from itself and from those before it."""
 ORDER = {
     "core": (
-        "types", "advice", "distributed", "terminal", "plugins", "digests", "json_lines", "git", "policy_losses",
-        "calibration", "config",
+        "types", "start", "advice", "distributed", "terminal", "local_modules", "plugins",
+        "digests", "json_lines", "git", "policy_losses", "calibration", "config",
         "statistics", "prompts", "envs", "players", "rollout", "episodes", "teach", "evaluation",
     ),
     "serving": ("endpoints", "remote", "server", "parts"),

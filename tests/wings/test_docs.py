@@ -28,7 +28,7 @@ from reflectrl.cli.arguments import parse
 from reflectrl.cli.run import Run
 from reflectrl.cli.verbs import Verbs
 from reflectrl.core.config.reference import keys, reference
-from reflectrl.core.plugins import look_here, resolve
+from reflectrl.core.plugins import resolve
 from reflectrl.core.types import UserError
 from reflectrl.runs.projects import env_section
 from reflectrl.tools.certify.gym_id import is_gym_id
@@ -266,7 +266,6 @@ def require_verb(words: Sequence[str], line: str) -> None:
     elif isinstance(verb, Certify) and is_gym_id(verb.env):
         assert not given, line
     elif isinstance(verb, Play | CheckEnv | Certify):
-        look_here()
         name = env_section(verb.env, [])["name"]  # of a class, or of one that a project's recipe names
         given = {key.removeprefix("env.") for key in given}
         assert given <= set(inspect.signature(resolve("envs", name)).parameters), line

@@ -19,6 +19,7 @@ import reflectrl
 from reflectrl.core.advice import install, on_the_command_line
 from reflectrl.core.distributed import launched, spoken_for
 from reflectrl.core.plugins import reason
+from reflectrl.core.start import leave_current_folder
 from reflectrl.core.terminal import harmless, print_traceback, printable_line
 from reflectrl.core.types import UserError
 
@@ -39,6 +40,8 @@ def main(words: Sequence[str] | None = None) -> int:
     traceback.
     """
     sys.excepthook = print_traceback
+    if words is None:
+        leave_current_folder()
     words = sys.argv[1:] if words is None else list(words)
     if launched()[1] > 1:  # torch's libraries would print their stacks when another process ends
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -18,6 +18,7 @@ from functools import cache, lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from reflectrl.core.local_modules import look_here
 from reflectrl.core.types import UserError
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def resolve(kind: str, name: str) -> Any:
         UserError: the name is unknown (the message suggests the nearest name), or importing failed.
     """
     if ":" in name and kind in BY_PATH:
-        look_here()
+        look_here(name.partition(":")[0].strip())
         return _import(kind, name)
     table = _own_table(kind)
     if name in table:
@@ -155,16 +156,6 @@ def resolve_engine(name: str) -> type[Any]:
         if not callable(getattr(engine, method, None)):
             raise UserError(f"{needs}; it has no {method}()")
     return engine
-
-
-def look_here() -> None:
-    """Make modules of the current folder importable from now on, after everything that is installed.
-
-    Call this only when the user names such a module. Otherwise a file that happens to be in the current folder could
-    take the place of a library that is not installed.
-    """
-    if "" not in sys.path:
-        sys.path.append("")
 
 
 def suggestion(word: str, options: Iterable[str]) -> str:

@@ -22,6 +22,10 @@ class UserError(Exception):
     """
 
 
+class TooLongError(UserError):
+    """A text that does not fit a model's context."""
+
+
 @dataclass(frozen=True)
 class Task:
     """Instance to solve.

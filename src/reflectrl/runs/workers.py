@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -20,6 +20,7 @@ import transformers
 
 from reflectrl.core.config import Recipe
 from reflectrl.core.envs.workers import deaf_children, portable
+from reflectrl.core.local_modules import allowed_modules, begin_worker, without_current_folder
 from reflectrl.core.plugins import one_line, resolve_engine
 from reflectrl.core.types import UserError, named_seed
 from reflectrl.learn.checkpoint import keeping
@@ -129,12 +130,14 @@ class Processes:
 
     def __init__(self, recipe: Recipe) -> None:
         context = multiprocessing.get_context("spawn")
-        self._news: Any = context.SimpleQueue()
-        self._pool = ProcessPoolExecutor(recipe.processes, context, prepare_child, (self._news,))
+        with without_current_folder():  # queues may start a process of Python's own
+            self._news: Any = context.SimpleQueue()
+            arguments = (self._news, allowed_modules())
+            self._pool = ProcessPoolExecutor(recipe.processes, context, prepare_child, arguments)
 
     def submit(self, context: Context, artifact: Artifact) -> Future[Timings]:
         """Make an artifact in one of the processes."""
-        with deaf_children():
+        with deaf_children(), without_current_folder():
             return self._pool.submit(_make_in_child, context, artifact)
 
     def news(self) -> Iterable[tuple[str, int, int, str]]:
@@ -202,9 +205,10 @@ def seldom(progress: ProgressCallback, seconds: float = 0.5) -> ProgressCallback
     return throttled
 
 
-def prepare_child(news: Any) -> None:
+def prepare_child(news: Any, modules: Mapping[str, str]) -> None:
     """Prepare a child process: it leaves Ctrl-C to the parent, prints nothing, and ends when the parent ends."""
     global _news
+    begin_worker(modules)
     _news = news
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     silence()

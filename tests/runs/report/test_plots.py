@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import matplotlib
 import pytest
 
 from reflectrl.runs.report.data import Metric, read_metrics
 from reflectrl.runs.report.learned import by_episodes, by_minutes, learned_plots
 from reflectrl.runs.report.plots import POINTS, curve, curve_sections, stage_changes, window_of
-from reflectrl.runs.report.svg import looks
+from reflectrl.runs.report.svg import drawing, looks
 
 
 def metric(step: int, seed: int = 0, stage: str = "", arm: str = "sft", **values: float) -> Metric:
@@ -80,3 +81,12 @@ def test_trainings_that_arms_share_have_a_curve_each(tmp_path: Path) -> None:
     metrics = read_metrics(path)
     [section] = curve_sections(metrics, looks(metric.arm for metric in metrics))
     assert section.arms == ("plain", "plain-positive") and section.shared
+
+
+def test_settings_of_a_file_in_the_current_folder_change_no_plot() -> None:
+    """`matplotlibrc` there may be a stranger's, and LaTeX would run what it names."""
+    with matplotlib.rc_context({"text.usetex": True, "lines.linewidth": 20, "savefig.facecolor": "red"}):
+        before = dict(matplotlib.rcParams)
+        with drawing(3, 2):
+            assert not matplotlib.rcParams["text.usetex"] and matplotlib.rcParams["lines.linewidth"] < 3
+        assert dict(matplotlib.rcParams) == before

@@ -397,6 +397,53 @@ def test_what_is_not_below_the_folder_is_not_loaded_whatever_its_path_says(
     assert "new" not in running.models()
 
 
+def test_weights_that_are_links_out_of_the_folder_are_not_loaded(
+    running: Running, pair: tuple[Recipe, RunFolder], root: Path, tmp_path: Path
+) -> None:
+    """A single file of a folder, in the folder itself or in one within it. A link that stays inside is followed."""
+    weights = pair[1].checkpoint(0, "policy")
+    shutil.copytree(weights, tmp_path / "outside")
+    (tmp_path / "outside/further").mkdir()
+    for number, (name, target, status) in enumerate(
+        [
+            ("model.safetensors", tmp_path / "outside/model.safetensors", 400),
+            ("config.json", tmp_path / "outside/config.json", 400),
+            ("further", tmp_path / "outside/further", 400),
+            ("within/tokenizer.json", tmp_path / "outside/tokenizer.json", 400),
+            ("model.safetensors", (weights / "model.safetensors").resolve(), 200),
+        ]
+    ):
+        folder = root / f"linked{number}"
+        shutil.copytree(weights, folder)
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(target)
+        body = {"lora_name": f"linked{number}", "lora_path": str(folder)}
+        found, answer = running.ask("/load_lora_adapter", body)
+        assert found == status and (status == 200 or f"{name} is a link; " in answer["error"]["message"]), answer
+    assert running.ask("/unload_lora_adapter", {"lora_name": "linked4"})[0] == 200
+
+
+def test_weights_that_cannot_be_loaded_are_said_to_be_that(running: Running, root: Path) -> None:
+    (root / "empty").mkdir()
+    status, answer = running.ask("/load_lora_adapter", {"lora_name": "none", "lora_path": str(root / "empty")})
+    error = answer["error"]
+    assert (status, error["code"], error["param"]) == (400, "not_loadable", "lora_path") and "empty" in error["message"]
+
+
+def test_a_request_with_many_prompts_lets_others_have_the_model(loaded: str, running: Running) -> None:
+    many = {"model": loaded, "prompt": [[5, 6, 7, i % 50] for i in range(50_000)], "max_tokens": 100}
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
+    connection.request("POST", "/v1/completions", json.dumps(many), {"Content-Type": "application/json"})
+    time.sleep(1)
+    small = {"model": loaded, "prompt": [5, 6], "max_tokens": 1}
+    assert [running.ask("/completions", small)[0] for _ in range(2)] == [200, 200]
+    connection.sock.setblocking(False)
+    with pytest.raises(BlockingIOError):  # the first is not answered yet
+        connection.sock.recv(1)
+    connection.close()
+
+
 def test_names_are_used_once_and_dropping_one_leaves_the_others(
     either: tuple[Recipe, RunFolder], running: Running
 ) -> None:

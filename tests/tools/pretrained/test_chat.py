@@ -1,6 +1,7 @@
 """Chat templates: prompts are the template's own, the history stays in front, and both backends agree."""
 
 import random
+import resource
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from reflectrl.core.episodes import ReflectionRow
 from reflectrl.core.players import LiveEpisode
 from reflectrl.core.prompts import Prompt, policy_prompt, reflector_prompt, tokenize
 from reflectrl.core.prompts.chat import Chat, chat_of, system_prompt
+from reflectrl.core.prompts.rendering import TemplateError, render_file
 from reflectrl.core.types import Observation, Reflection, Sampling, UserError
 from reflectrl.learn.examples import reflection_examples
 from reflectrl.models.lm import LanguageModel
@@ -308,6 +310,62 @@ def test_a_template_that_does_not_end_is_refused(endless: str, words: str) -> No
         chat_by(endless + CHATML)
     assert "\n" not in str(caught.value) and "set model.chat to off" in str(caught.value)
     assert sys.gettrace() is tracer
+
+
+LARGE = {
+    "a text of many words": "{{ lipsum(n=1000000000, html=false) }}",
+    "a product, computed before it is rendered": "{{ 'a' * 3000000000 }}",
+    "a product of what is there": "{{ messages[0].content * 100000000 }}",
+    "a list of a product": "{{ ([0] * 3000000000) | length }}",
+    "a wide margin": "{{ 'a\nb' | indent(3000000000) }}",
+    "a wide line": "{{ 'a' | center(3000000000) }}",
+    "a wide format": "{{ '%3000000000d' % 1 }}",
+    "a wide format by a filter": "{{ '%*d' | format(3000000000, 1) }}",
+    "a wide format by a method": "{{ '{:3000000000}'.format(1) }}",
+    "precision": "{{ '%.2000000000f' % 1.5 }}",
+    "rounding": "{{ (2.5 | round(100000000)) }}{{ 'a'.ljust(3000000000) }}",
+    "rows that are filled up": "{{ [1] | batch(1000000000, 0) | list | length }}",
+    "a text that doubles": "{% set x = namespace(t='a') %}"
+    "{% for i in range(60) %}{% set x.t = x.t ~ x.t %}{% endfor %}",
+    "a sum that doubles": "{% set x = namespace(t='a') %}{% for i in range(60) %}{% set x.t = x.t + x.t %}{% endfor %}",
+    "a list that doubles": "{% set x = namespace(t=[1]) %}"
+    "{% for i in range(60) %}{% set x.t = x.t + x.t %}{% endfor %}",
+    "numbers that grow": "{% set x = namespace(t=9) %}{% for i in range(90) %}{% set x.t = x.t * x.t %}{% endfor %}"
+    "{{ x.t }}",
+    "replacements": "{{ ('a' * 9999999) | replace('a', 'b' * 9999) }}",
+    "joined": "{{ ('a' * 9999999) | join('b' * 9999) }}",
+    "a long range": "{{ range(99999) | map('string') | join(',' * 999999) }}",
+    "sorted products": "{{ (range(99999) | list * 99999) | sort | first }}",
+    "a long text": "{% for i in range(9999) %}{{ 'abcdefghij' * 9999 }}{% endfor %}",
+    "lines": "{{ ('\n' * 99999999).splitlines() | length }}",
+    "a deep call": "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
+    "a deep expression": "{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}",
+}
+"""Templates of few lines that want much time or memory, a few of them only time."""
+
+
+@pytest.mark.parametrize("template", LARGE.values(), ids=LARGE)
+def test_a_template_that_wants_too_much_is_refused(template: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    with pytest.raises(TemplateError, match="needs more than|makes a text of|maximum recursion depth") as caught:
+        render_file(template, messages=[{"role": "user", "content": "hello"}])
+    assert "\n" not in str(caught.value)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    assert after.ru_utime - before.ru_utime < 1 and after.ru_maxrss - before.ru_maxrss < 200_000
+
+
+def test_one_that_was_refused_spoils_no_other() -> None:
+    for template in (LARGE["a text that doubles"], LARGE["a wide line"]):
+        with pytest.raises(UserError, match="its chat template fails .*; set model.chat to off"):
+            chat_by(template + CHATML)
+        assert chat_by(CHATML).after == "<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_template_sees_no_variable_and_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "sk-secret")
+    for source in ("{{ lipsum.__globals__ }}", "{{ cycler.__init__.__globals__.os.environ }}", "{{ x.__class__ }}"):
+        with pytest.raises(TemplateError, match="unsafe|undefined"):
+            render_file(source, x=1)
 
 
 def test_a_power_in_the_words_of_a_template_is_none() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from reflectrl.cli import main
 from reflectrl.core.config import read_recipe
-from reflectrl.core.plugins import look_here, resolve
+from reflectrl.core.plugins import resolve
 from reflectrl.tools.workbench.check import check_text_env
 from reflectrl.tools.workbench.init import class_name
 
@@ -63,7 +63,6 @@ class TestInit:
         assert sorted(path.name for path in here.iterdir()) == ["parcels"]
 
     def test_the_environment_keeps_its_promises_and_is_short(self, project: Path) -> None:
-        look_here()
         made = resolve("envs", "parcels:Parcels")
         assert check_text_env(made) == []
         text = (project / "__init__.py").read_text(encoding="utf-8")

@@ -20,6 +20,7 @@ from reflectrl.wings.alfworld.house import House
 from reflectrl.wings.alfworld.importing import generate_games
 from reflectrl.wings.alfworld.notes import ranges
 from reflectrl.wings.alfworld.reading import compile_game
+from reflectrl.wings.alfworld.reference import require_plain
 from reflectrl.wings.alfworld.variants import redrawn
 from tests.wings.alfworld.houses import kitchen
 
@@ -328,6 +329,26 @@ class TestBothDialects:
             AlfworldEnv(dialect="both", **reference)
         with pytest.raises(UserError, match="has the current dialect only, so it cannot play 'test-paper'"):
             AlfworldEnv(**reference).tasks("test-paper")
+
+
+class TestWordingsForTheReferenceEngine:
+    """TextWorld reads the task's words as a text of its grammar, and evaluates expressions in them."""
+
+    @pytest.mark.parametrize(
+        "wording",
+        [
+            "Do it {__import__('os').system('true')}.", "Do it {o.name | o : o}.", "Do it [{1}].", "Do #intro#.",
+            "Do it \\u007b1\\u007d.", 'Do it."}], "intro": [{"rhs": "x', "Do it.\nNow.", "put a <b> down", "one; two",
+        ],
+    )  # fmt: skip
+    def test_signs_of_its_grammar_are_refused(self, wording: str) -> None:
+        with pytest.raises(UserError, match="which TextWorld's grammar may evaluate as a program; .*native"):
+            require_plain(wording, "look_at/trial_1")
+
+    @pytest.mark.parametrize("kind", TYPES)
+    def test_ordinary_wordings_pass(self, kind: str) -> None:
+        for wording in (game(kind).description, *game(kind).wordings, "Put the mug, it's hot (100%), in: a & b!"):
+            require_plain(wording, "look_at/trial_1")
 
 
 class TestVariants:

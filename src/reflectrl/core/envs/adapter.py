@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Mapping, Sequence
 from inspect import signature
@@ -14,7 +15,8 @@ from gymnasium.envs.registration import load_env_creator
 from reflectrl.core.config import checked
 from reflectrl.core.envs.base import SPLITS, Outcome, TextEnv, require_known
 from reflectrl.core.envs.contract import is_finite
-from reflectrl.core.plugins import look_here, one_line
+from reflectrl.core.local_modules import look_here
+from reflectrl.core.plugins import one_line
 from reflectrl.core.types import Task, UserError
 
 FIRST_SEED = {"train": 0, "validation": 10**7, "test": 2 * 10**7}
@@ -80,9 +82,8 @@ class GymTextEnv(TextEnv):
 
     def _make(self) -> gym.Env[Any, Any]:
         settings = {"disable_env_checker": True, "max_episode_steps": -1, **self.settings}
-        if ":" in self.id:
-            look_here()
         try:
+            look_for_gym(self.id)
             wrapped = gym.make(self.id, **settings)
             if "ansi" in wrapped.metadata.get("render_modes", ()):
                 wrapped = gym.make(self.id, **{"render_mode": "ansi", **settings})
@@ -177,6 +178,22 @@ class GymTextEnv(TextEnv):
     def close(self) -> None:
         """Close the wrapped environment."""
         self._wrapped.close()
+
+
+def look_for_gym(id: str) -> None:
+    """Import the module that an id names ("module:Name-v0"), also from the current folder.
+
+    It registers environments, whose classes may lie in further modules of that folder, which gymnasium imports later.
+    """
+    module, colon, _ = id.partition(":")
+    if not colon:
+        return
+    before = set(gym.registry)
+    look_here(module)
+    importlib.import_module(module)
+    for name in set(gym.registry) - before:
+        if isinstance(entry_point := gym.registry[name].entry_point, str):
+            look_here(entry_point.partition(":")[0])
 
 
 def refuse_wrong_settings(spec: Any, settings: Mapping[str, Any], what: str) -> None:

@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
@@ -24,6 +24,7 @@ from typing import Any
 
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.envs.teacher import ABILITIES, Teacher
+from reflectrl.core.local_modules import allowed_modules, begin_worker, without_current_folder
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import Task, UserError
 
@@ -93,8 +94,8 @@ class Worker:
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
         self._pipe, worker_pipe = context.Pipe()
         # Not a daemon, since an environment may have children.
-        self._process = context.Process(target=host, args=(worker_pipe,), daemon=False)
-        with deaf_children():
+        self._process = context.Process(target=host, args=(worker_pipe, allowed_modules()), daemon=False)
+        with deaf_children(), without_current_folder():
             self._process.start()
         worker_pipe.close()
         self._unsent: list[tuple[Any, ...]] = []
@@ -205,8 +206,13 @@ def deaf_children() -> Iterator[None]:
 # ---- a worker, seen from inside ------------------------------------------------------------------------------------
 
 
-def host(pipe: Connection) -> None:
-    """Run the main loop of a worker: receive `make_env`, then answer lists of calls until the pipe is closed."""
+def host(pipe: Connection, modules: Mapping[str, str]) -> None:
+    """Run the main loop of a worker: receive `make_env`, then answer lists of calls until the pipe is closed.
+
+    Args:
+        modules: modules that the parent may import from a folder, and the folder.
+    """
+    begin_worker(modules)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     envs: dict[int, TextEnv] = {}

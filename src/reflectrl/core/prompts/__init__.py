@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from jinja2 import Environment, StrictUndefined, Template
 
 from reflectrl.core.prompts.tokens import beginning, conventions, encode_template, encode_text, template_end
-from reflectrl.core.types import Observation, UserError
+from reflectrl.core.types import Observation, TooLongError
 
 CUT = 4
 """Number of pieces in a context. A history that is too long loses whole pieces, a quarter (1 / CUT) of the context."""
@@ -146,7 +146,7 @@ def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...
     room = context - reserve - len(start) - len(rest)
     if room < 0:
         system = f", after a system prompt of {len(start)}," if chat is not None else ""
-        raise UserError(
+        raise TooLongError(
             f"{len(rest)} tokens of observation and {reserve} to be written{system} do not fit into the model's context"
             f" of {context} (raise model.context, or shorten the environment's state)"
         )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
+import reflectrl
 from reflectrl.core.advice import install
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
@@ -32,7 +35,9 @@ def connected() -> Any:
         try:
             if host and port.isdigit():  # Ray itself would go on trying for minutes
                 socket.create_connection((host, int(port)), timeout=10).close()
-            ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            # Ray puts the folder of this moment on its workers' `sys.path`.
+            with contextlib.chdir(Path(reflectrl.__file__).parents[1]):
+                ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
             raise UserError(f"engine = 'ray': no cluster at {address or 'this machine'}: {one_line(error)}") from error
     return ray

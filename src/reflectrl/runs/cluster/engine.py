@@ -9,7 +9,7 @@ threads.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -21,6 +21,7 @@ import torch
 
 from reflectrl.core.config import Recipe
 from reflectrl.core.envs.workers import MakeEnv, portable
+from reflectrl.core.local_modules import allow_modules, allowed_modules
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
 from reflectrl.runs.artifact import Artifact
@@ -54,7 +55,7 @@ class RayEngine:
     def submit(self, context: Context, artifact: Artifact) -> Future[Timings]:
         """Make an artifact on the cluster. The future raises UserError if its workers were killed again and again."""
         context = replace(context, run=RunFolder(context.run.path.resolve()))
-        ref = self._task.remote(context, artifact, self._inbox, self._threads, str(Path.cwd()))
+        ref = self._task.remote(context, artifact, self._inbox, self._threads, str(Path.cwd()), allowed_modules())
         self._refs[ref] = artifact.key
         answer: Future[Timings] = Future()
         ref.future().add_done_callback(partial(_settle, answer, artifact.key))
@@ -98,12 +99,13 @@ class ProgressInbox:
 
 
 def _make_on_ray(
-    context: Context, artifact: Artifact, inbox: Any, threads: int, folder: str
+    context: Context, artifact: Artifact, inbox: Any, threads: int, folder: str, modules: Mapping[str, str]
 ) -> tuple[Timings, BaseException | None]:
     """Make an artifact, in a worker. Errors are returned, because Ray would repeat the task or wrap the error."""
     silence()
     if Path(folder).is_dir():
         os.chdir(folder)
+    allow_modules(modules)
     torch.set_num_threads(threads)
 
     def tell(done: int, total: int, note: str) -> None:

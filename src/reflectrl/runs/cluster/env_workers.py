@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.envs.workers import MakeEnv, RemoteEnv, portable
+from reflectrl.core.local_modules import allow_modules, allowed_modules
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
 from reflectrl.runs.cluster.connection import connected
@@ -22,7 +26,8 @@ class RayWorker:
     def __init__(self, make_env: MakeEnv) -> None:
         self.ray = connected()
         # It reserves no core: an artifact that holds all of them would wait for its environments for ever.
-        self._host = self.ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Host).remote(make_env)
+        actor = self.ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Host)
+        self._host = actor.remote(make_env, str(Path.cwd()), allowed_modules())
         self._unsent: list[tuple[tuple[Any, ...], RemoteEnv, Future[Any]]] = []
         self._awaited: deque[tuple[Any, Asked]] = deque()
 
@@ -71,9 +76,17 @@ class RayWorker:
 
 
 class Host:
-    """The actor: its environments by number. Each is made at its first call."""
+    """The actor: its environments by number. Each is made at its first call.
 
-    def __init__(self, make_env: MakeEnv) -> None:
+    Args:
+        folder: current folder of the process that plays.
+        modules: modules that it may import from a folder, and the folder.
+    """
+
+    def __init__(self, make_env: MakeEnv, folder: str, modules: Mapping[str, str]) -> None:
+        if Path(folder).is_dir():
+            os.chdir(folder)
+        allow_modules(modules)
         self._make_env, self._envs, self._stack = make_env, dict[int, TextEnv](), ExitStack()
 
     def call(self, calls: list[tuple[Any, ...]]) -> list[tuple[Any, BaseException | None]]:

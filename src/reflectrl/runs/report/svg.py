@@ -48,6 +48,8 @@ STYLE: Any = {
     "xtick.major.size": 0.0,
     "ytick.major.size": 0.0,
 }
+CONSOLE = {"backend", "backend_fallback", "interactive", "toolbar", "timezone"}
+"""Settings of matplotlib that do not concern figures without a window."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,15 @@ def looks(arms: Iterable[str]) -> dict[str, Look]:
 
 @contextmanager
 def drawing(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
-    """Open a figure of this size (in inches) with one pair of axes. Within the block, the page's style applies."""
-    with matplotlib.rc_context(STYLE):
+    """Open a figure of this size (in inches) with one pair of axes. Within the block, the page's style applies.
+
+    A file `matplotlibrc` in the current folder, which may be a stranger's, has no effect. It could start LaTeX.
+    """
+    with matplotlib.rc_context():
+        matplotlib.rcParams.update(
+            {key: matplotlib.rcParamsDefault[key] for key in matplotlib.rcParamsDefault.keys() - CONSOLE}
+        )
+        matplotlib.rcParams.update(STYLE)
         figure = Figure(figsize=(width, height))
         yield figure, figure.add_subplot()
 

@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from reflectrl.core.terminal import printable
-from reflectrl.core.types import Choice, Reflection, Turn, UserError, named_seed
+from reflectrl.core.types import Choice, Reflection, TooLongError, Turn, UserError, named_seed
 from reflectrl.serving.server.batching import Asked
 from reflectrl.serving.server.protocol import ChatRequest, Refusal
 
@@ -107,8 +107,13 @@ class EventStream(StreamingResponse):
 
 
 def refusal_of(error: UserError | Refusal) -> Refusal:
-    """Convert a player's error about an observation that is too long into an answer to the request."""
-    return error if isinstance(error, Refusal) else Refusal(400, str(error), "context_length_exceeded", "messages")
+    """Convert a player's error into an answer to the request."""
+    return error if isinstance(error, Refusal) else Refusal(400, str(error), code_of(error), "messages")
+
+
+def code_of(error: UserError) -> str:
+    """Return the code of a player's error: the request is too long, or the model cannot answer."""
+    return "context_length_exceeded" if isinstance(error, TooLongError) else "not_answerable"
 
 
 def _event(body: dict[str, Any]) -> str:

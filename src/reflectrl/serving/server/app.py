@@ -18,7 +18,7 @@ from reflectrl.core.terminal import printable_line
 from reflectrl.core.types import Observation, Turn, UserError
 from reflectrl.models.players import Policy
 from reflectrl.serving.server import systemone
-from reflectrl.serving.server.answers import Answer, EventStream
+from reflectrl.serving.server.answers import Answer, EventStream, code_of
 from reflectrl.serving.server.batching import Batcher
 from reflectrl.serving.server.decisions import decision_body, read_decisions
 from reflectrl.serving.server.guard import HANDLERS, Guard, Limits
@@ -151,7 +151,7 @@ class Server(Guard):
                     )
             return JSONResponse(systemone.answer_body(self.name, parsed, answered))
         except UserError as error:
-            unfit = systemone.invalid(str(error), "context_length_exceeded", "state")
+            unfit = systemone.invalid(str(error), code_of(error), "state")
             return JSONResponse(systemone.error_body(unfit), unfit.status)
         except Refusal as error:
             return JSONResponse(systemone.error_body(error), error.status, headers=error.headers)
@@ -167,7 +167,7 @@ class Server(Guard):
             try:
                 verdicts = await self._decide(parsed.state(), parsed.posed(), deadline)
             except UserError as error:
-                raise Refusal(422, str(error), "context_length_exceeded", "input") from None
+                raise Refusal(422, str(error), code_of(error), "input") from None
             return JSONResponse(decision_body(self.name, parsed, verdicts))
 
     async def _decide(self, state: State, questions: Sequence[Question], deadline: float) -> list[Verdict | None]:

@@ -22,7 +22,7 @@ Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 Asked = TypeVar("Asked", bound=BaseModel)
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
 AT_ONCE = 64
-"""Number of prompts computed together. Between such parts, the server checks whether the client still waits."""
+"""Number of prompts computed together. Between such parts, other requests have their turn."""
 
 
 class UnwantedError(Exception):
@@ -77,38 +77,44 @@ def read_body(kind: type[Asked], body: bytes) -> Asked:
 
 
 def completions(
-    lm: LanguageModel, drafts: DraftModel, request: CompletionRequest, unwanted: Callable[[], bool]
-) -> dict[str, Any]:
-    """Return the choices and the usage of an answer.
+    lm: LanguageModel,
+    drafts: DraftModel,
+    request: CompletionRequest,
+    prompts: Sequence[tuple[int, ...]],
+    part: range,
+    unwanted: Callable[[], bool],
+) -> list[dict[str, Any]]:
+    """Return the choices for some of a request's prompts.
 
     Log-probabilities are normalised over the allowed tokens. For a single token (`max_tokens` and `top_p` 1) they are
     at temperature 1, also of its alternatives. Otherwise they are those of the distribution that was sampled from.
 
     Args:
         drafts: draft model that has learned from the model's earlier texts.
+        prompts: all prompts of the request.
+        part: numbers of those to be continued.
         unwanted: returns True if the client no longer waits for the answer.
 
     Raises:
         UnwantedError: the client no longer waits.
     """
-    prompts = _prompts(lm, request)
-    rngs = [_generator(request.seed, i) for i in range(len(prompts))]
+    if unwanted():
+        raise UnwantedError
+    some, rngs = prompts[part.start : part.stop], [_generator(request.seed, i) for i in part]
     with lm.playing():
-        choices = []
-        for start in range(0, len(prompts), AT_ONCE):
-            if unwanted():
-                raise UnwantedError
-            part = slice(start, start + AT_ONCE)
-            if request.max_tokens == 1 and request.top_p == 1 and not request.top_k:
-                choices += _scored(lm, request, prompts[part], rngs[part])
-            else:
-                choices += _written(lm, drafts, request, prompts[part], rngs[part], unwanted)
+        if request.max_tokens == 1 and request.top_p == 1 and not request.top_k:
+            return _scored(lm, request, some, rngs)
+        return _written(lm, drafts, request, some, rngs, unwanted)
+
+
+def answer_of(prompts: Sequence[tuple[int, ...]], choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the choices and the usage of an answer."""
     read, written = sum(map(len, prompts)), sum(len(choice.pop("ids")) for choice in choices)
     usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
     return {"choices": [{"index": i, **choice} for i, choice in enumerate(choices)], "usage": usage}
 
 
-def _prompts(lm: LanguageModel, request: CompletionRequest) -> list[tuple[int, ...]]:
+def prompts_of(lm: LanguageModel, request: CompletionRequest) -> list[tuple[int, ...]]:
     """Return the prompts as token ids. Raise Refusal if an id is unknown or the answer has no room in the context."""
     prompt = request.prompt
     if isinstance(prompt, str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import threading
 import time
 import uuid
@@ -21,12 +22,22 @@ from starlette.routing import Route
 from reflectrl.core.config import ModelConfig, read_recipe
 from reflectrl.core.config.trust import REMOTE_CODE, needing_trust, require
 from reflectrl.core.plugins import one_line
+from reflectrl.core.types import UserError
 from reflectrl.models.adapters import backbone_of, is_adapter
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
 from reflectrl.runs.precision import in_run
-from reflectrl.serving.server.completions import CompletionRequest, LoadRequest, UnloadRequest, completions, read_body
+from reflectrl.serving.server.completions import (
+    AT_ONCE,
+    CompletionRequest,
+    LoadRequest,
+    UnloadRequest,
+    answer_of,
+    completions,
+    prompts_of,
+    read_body,
+)
 from reflectrl.serving.server.guard import HANDLERS, Guard, Limits
 from reflectrl.serving.server.protocol import Refusal
 
@@ -64,6 +75,9 @@ class Weights:
             raise Refusal(400, f"not a path ({one_line(error)[:200]})", "invalid_value", "lora_path") from None
         if not folder.is_relative_to(self.root):
             raise Refusal(400, f"weights are loaded from below {self.root} only", "outside", "lora_path")
+        if is_folder and (link := _leading_out(folder, self.root)):
+            about = f"{link} is a link; weights are loaded from below {self.root} only"
+            raise Refusal(400, about, "outside", "lora_path")
         if not is_folder:
             raise Refusal(404, f"there is no folder {str(folder)[:300]!r} on the server", "not_found", "lora_path")
         config, adapter = self._settings(folder), _adapter_name(name)
@@ -98,6 +112,16 @@ class Weights:
         if name not in self.loaded:
             raise Refusal(404, f"the model {name[:100]!r} is not loaded", "model_not_found", "model")
         return self.loaded[name]
+
+
+def _leading_out(folder: Path, root: Path) -> str:
+    """Return the name of a file in a folder, at any depth, that is a link to somewhere outside the root; "" if none."""
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(parent) / name
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
+                return str(path.relative_to(folder))
+    return ""
 
 
 def _adapter_name(name: str) -> str:
@@ -160,19 +184,32 @@ class WeightsServer(Guard):
         body, deadline = await self._asked(request)
         with self.slot():
             parsed = read_body(CompletionRequest, body)
-            completed = await self._in_thread(lambda unwanted: self._completed(parsed, unwanted), request, deadline)
+            completed = await self._completed(parsed, request, deadline)
         about = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(time.time())}
         return JSONResponse({**about, "model": parsed.model, **completed})
 
-    def _completed(self, asked: CompletionRequest, unwanted: Unwanted) -> dict[str, Any]:
-        lm = self.weights.find(asked.model)
-        return completions(lm, self.weights.drafts[asked.model], asked, unwanted)
+    async def _completed(self, asked: CompletionRequest, request: Request, deadline: float) -> dict[str, Any]:
+        """Complete the prompts in parts. Other requests have their turn between two parts."""
+        prompts = await self._in_thread(lambda _: prompts_of(self.weights.find(asked.model), asked), request, deadline)
+        choices: list[dict[str, Any]] = []
+        for start in range(0, len(prompts), AT_ONCE):
+            part = range(start, min(start + AT_ONCE, len(prompts)))
+
+            def complete(unwanted: Unwanted, part: range = part) -> list[dict[str, Any]]:
+                lm, drafts = self.weights.find(asked.model), self.weights.drafts[asked.model]
+                return completions(lm, drafts, asked, prompts, part, unwanted)
+
+            choices += await self._in_thread(complete, request, deadline)
+        return answer_of(prompts, choices)
 
     async def load(self, request: Request) -> Response:
         """POST /v1/load_lora_adapter."""
         body, deadline = await self._asked(request)
         parsed = read_body(LoadRequest, body)
-        await self._in_thread(lambda _: self.weights.load(parsed.lora_name, parsed.lora_path), request, deadline)
+        try:
+            await self._in_thread(lambda _: self.weights.load(parsed.lora_name, parsed.lora_path), request, deadline)
+        except UserError as error:
+            raise Refusal(400, str(error), "not_loadable", "lora_path") from None
         return JSONResponse({"loaded": parsed.lora_name})
 
     async def unload(self, request: Request) -> Response:

@@ -69,13 +69,11 @@ def _is_whole(row: dict[str, Any]) -> bool:
 def main(settings: str, folder: str) -> None:
     """Train in a folder, in this process, and print what the coach says. No report is written."""
     from reflectrl.core.config import read_recipe
-    from reflectrl.core.plugins import look_here
     from reflectrl.runs.coaching import coach_lines
     from reflectrl.runs.folder import RunFolder
     from reflectrl.runs.runner import run_recipe
     from reflectrl.tools.workbench.init import raw
 
-    look_here()
     path = Path(folder) / "recipe.toml"
     path.write_text(raw("recipe.toml.txt"), encoding="utf-8")
     recipe, run = read_recipe(path, json.loads(settings)), RunFolder(Path(folder) / "run")

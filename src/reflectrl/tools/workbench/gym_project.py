@@ -15,7 +15,8 @@ import gymnasium as gym
 import jinja2
 
 from reflectrl.core.advice import install
-from reflectrl.core.plugins import look_here, one_line
+from reflectrl.core.envs.adapter import look_for_gym
+from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
 
 EPISODES, STEPS = 30, 100
@@ -96,9 +97,8 @@ def _make(id: str) -> gym.Env[Any, Any]:
             import minigrid  # noqa: F401
         except ImportError as error:
             raise UserError(f"{id} needs minigrid; {install('babyai')}") from error
-    if ":" in id:
-        look_here()
     try:
+        look_for_gym(id)
         return gym.make(id, disable_env_checker=True)
     except gym.error.UnregisteredEnv as error:
         matches = difflib.get_close_matches(id, gym.registry, n=1)

@@ -5,6 +5,7 @@ It is slow (seconds per game, tens of milliseconds per step). Use it to check th
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +14,22 @@ from typing import Any
 from reflectrl.core.advice import install
 from reflectrl.core.types import UserError
 from reflectrl.wings.alfworld.game import Game
+
+GRAMMAR = re.compile(r"""[{}\[\]#|<>";\\\x00-\x1f\x7f]""")
+"""Characters that mean something in a TextWorld grammar or end a text in it. It evaluates what stands in braces."""
+
+
+def require_plain(wording: str, game: str) -> None:
+    """Refuse a task in words that TextWorld's grammar would read as a program. Games may be a stranger's.
+
+    Raises:
+        UserError: names the game and the character.
+    """
+    if sign := GRAMMAR.search(wording):
+        raise UserError(
+            f"alfworld: the task of {game} contains {sign[0]!r}, which TextWorld's grammar may evaluate as a program;"
+            " play it with engine = 'native'"
+        )
 
 
 @lru_cache(maxsize=1)
@@ -66,6 +83,7 @@ class ReferenceHouse:
         return cls(paths[0].read_text(encoding="utf-8"), game)
 
     def _begin(self, wording: str) -> None:
+        require_plain(wording, self.game.id)
         domain, grammar = _rules()
         grammar = grammar.replace("UNKNOWN GOAL.", wording)
         content = {"pddl_domain": domain, "grammar": grammar, "pddl_problem": self._problem}

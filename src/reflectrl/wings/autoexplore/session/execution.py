@@ -1,14 +1,17 @@
 """Commands that are tried out on a copy of a session's files, in a bubblewrap container.
 
-The container has no network, no access to other processes, and no environment variables. Of the file system it sees
-only the system's programs (read-only), this Python, and the copy. Without bubblewrap, commands are refused: a copy
-alone would protect neither the user's other files nor their secrets.
+The container has no network, no access to other processes, no keys of the kernel's key rings and no environment
+variables. Of the file system it sees only the system's programs and this Python (both read-only), and the copy. A
+command has no capabilities, even if root runs the session, so it cannot mount anything anew. Without bubblewrap,
+commands are refused: a copy alone would protect neither the user's other files nor their secrets.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import platform
 import resource
 import shutil
 import subprocess
@@ -17,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from reflectrl.core.types import UserError
@@ -29,6 +33,13 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/
 """Paths of the machine that a command may read."""
 WORK = "/session"
 """Path of the copy in the container. No machine has a folder of that name."""
+USER = "1000"
+"""User and group that a command runs as, in the container."""
+KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+"""Number of the system call keyctl, by machine."""
+JOIN_SESSION_KEYRING = 1
+HIDDEN = ("/proc/keys", "/proc/key-users")
+"""Lists of the user's keys, which no namespace hides."""
 COPIED_BYTES = 512 * 1024 * 1024
 """Largest copy of a repository."""
 LEFT_BEHIND = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", "node_modules")
@@ -133,10 +144,18 @@ def _container(program: str, copy: Path) -> list[str]:
     python = {str(Path(prefix)) for prefix in (sys.prefix, sys.base_prefix)}
     shared = [*(path for path in SYSTEM if Path(path).exists()), *sorted(python)]
     options = [program, "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]
+    # Root keeps its rights over files in the container, but bubblewrap mounts them read-only, and without capabilities
+    # they stay so. Another user namespace would give new capabilities.
+    options += ["--unshare-user", "--uid", USER, "--gid", USER, "--cap-drop", "ALL"]
+    options += [option for option in ("--disable-userns",) if option in _help(program)]
     # In this order, since a later mount covers an earlier one, and this Python may lie below /tmp.
     options += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
     for path in shared:
         options += ["--ro-bind", path, path]
+    for path in HIDDEN:
+        if Path(path).exists():
+            options += ["--ro-bind", "/dev/null", path]
+    options += ["--remount-ro", "/proc"]  # settings of the kernel, some of which root may write without capabilities
     options += ["--bind", str(copy), WORK, "--chdir", WORK]
     path = os.pathsep.join([str(Path(sys.prefix) / "bin"), "/usr/local/bin", "/usr/bin", "/bin"])
     for name, value in {"PATH": path, "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}.items():
@@ -144,10 +163,22 @@ def _container(program: str, copy: Path) -> list[str]:
     return options
 
 
+@cache
+def _help(program: str) -> str:
+    """Return bubblewrap's help, which names the options that this version has."""
+    return subprocess.run([program, "--help"], capture_output=True, text=True, check=False, env={}).stdout
+
+
 def _can_contain(program: str, copy: Path) -> bool:
     """Return whether bubblewrap can run anything at all, to tell its own messages from a command's output."""
     trial = [*_container(program, copy), "--", "/usr/bin/env", "true"]
-    return subprocess.run(trial, capture_output=True, check=False, stdin=subprocess.DEVNULL).returncode == 0
+    return subprocess.run(trial, capture_output=True, check=False, stdin=subprocess.DEVNULL, env={}).returncode == 0
+
+
+def _leave_keyring() -> None:
+    """Give this process an empty session keyring of its own. Namespaces do not separate the keys in it."""
+    if (number := KEYCTL.get(platform.machine())) is not None:
+        ctypes.CDLL(None).syscall(number, JOIN_SESSION_KEYRING, None)
 
 
 def _run_limited(command: Sequence[str], limits: Limits) -> tuple[int | None, str, bool]:
@@ -163,11 +194,17 @@ def _run_limited(command: Sequence[str], limits: Limits) -> tuple[int | None, st
         ):
             with contextlib.suppress(ValueError, OSError):  # a lower limit is set already
                 resource.setrlimit(kind, (value, value))
+        _leave_keyring()
 
     with tempfile.TemporaryFile() as output:
         # A file takes any amount of output without a thread that reads it; its size is limited like any other file's.
         process = subprocess.Popen(  # noqa: PLW1509  a session has no threads
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, preexec_fn=set_limits
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=set_limits,
+            env={},  # bubblewrap is process 1 of the container, and everything there may read its environment
         )
         try:
             status: int | None = process.wait(timeout=limits.seconds)
