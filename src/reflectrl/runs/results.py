@@ -145,6 +145,11 @@ def show_results(console: Console, folder: Path, arms: Mapping[str, Arm]) -> Non
         horizon, level = data["env"]["horizon"], data["confidence"]
         title = f"{data['recipe']}, {split} tasks, {sampling}: success and {level:.0%} interval (horizon {horizon})"
         console.print(_table(title, rows, arms))
+    names = dict.fromkeys(row["arm"] for row in data["summary"] if row.get("penalised"))
+    if names:
+        about = "note: some episodes count as won although their last step was penalised (column penalised)"
+        advice = "if that is a loss, change when the environment says success"
+        console.print(f"{about}: {', '.join(names)}; {advice}", soft_wrap=True, markup=False, highlight=False)
 
 
 def _table(title: str, rows: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm]) -> Table:

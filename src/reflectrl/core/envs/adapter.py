@@ -146,6 +146,8 @@ class GymTextEnv(TextEnv):
             raise ValueError(f"rewards are finite numbers, not {reward!r:.60}")
         self._last, self.earned = action, float(reward)
         self._text = self.describe(self._seen, self._info)
+        if is_out_of_time(self._info):
+            terminated, truncated = False, True
         won = terminated and self.won(self._seen, float(reward), self._info)
         events = ("won",) if won else ()
         return Outcome(float(reward) / self.scale, bool(terminated), bool(won), events, bool(truncated))
@@ -177,6 +179,11 @@ class GymTextEnv(TextEnv):
     def close(self) -> None:
         """Close the wrapped environment."""
         self._wrapped.close()
+
+
+def is_out_of_time(info: Mapping[str, Any]) -> bool:
+    """Tell whether an end is a limit of time, as environments of gymnasium's older interface report it."""
+    return bool(info.get("TimeLimit.truncated", False))
 
 
 def refuse_wrong_settings(spec: Any, settings: Mapping[str, Any], what: str) -> None:

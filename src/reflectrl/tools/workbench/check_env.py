@@ -177,6 +177,16 @@ def _success(env: TextEnv, signal: Signal, doubt: str) -> list[str]:
             f"  note: {signal.unmarked} episodes ended with a reward above 0 without success;"
             " if that is winning, let the outcome say success=True, since results count successes"
         )
+    if signal.costly_wins:
+        lines.append(
+            f"  note: {signal.costly_wins} of {signal.won} won episodes ended with a reward below 0;"
+            " if that is losing, change when the environment says success, since results count successes"
+        )
+    if signal.won and signal.early_wins == signal.won:
+        lines.append(
+            "  note: every won episode ended with a reward that its other steps paid as well;"
+            " if such an end comes too early (a fall, a crash), it is a loss, and lasting is a win"
+        )
     if doubt:
         lines.append(f"  note: {doubt}")
     return lines
