@@ -177,8 +177,11 @@ _news: Any = None
 
 def _make_in_child(context: Context, artifact: Artifact) -> Timings:
     try:
+        from reflectrl.core.envs import make_unchanged
         from reflectrl.runs.evaluation import require_same_tasks
 
+        if context.source:
+            make_unchanged(context.recipe.env, context.source).close()
         require_same_tasks(context.recipe, context.tasks)
         return make(context, artifact, seldom(partial(_tell, artifact.key)))
     except BaseException as error:  # an error that the parent cannot unpickle would look like a killed process

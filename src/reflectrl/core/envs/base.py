@@ -17,7 +17,7 @@ import numpy as np
 
 from reflectrl.core.envs.contract import problem_of_observation, problem_of_outcome, problem_of_task, require_kept
 from reflectrl.core.envs.teacher import Teacher
-from reflectrl.core.plugins import suggestion
+from reflectrl.core.plugins import one_line, suggestion
 from reflectrl.core.types import Observation, Outcome, Task, UserError, named_seed
 
 T = TypeVar("T")
@@ -69,6 +69,8 @@ class TextEnv(gym.Env[str, int], ABC):
         milestones: event → stage name, for stages whose success shows in an episode of the last stage.
         subgoals: further events that show progress, without a stage of their own.
         teacher: teacher that demonstrates and explains in this environment. The default teacher knows nothing.
+        data_files: files, folders or patterns beside the class's module whose content changes the environment, so that
+            runs notice an edit. Files within the environment's package need not be named.
 
     Attributes:
         instructions: the rules in a few sentences, for the system prompt of models with a chat template. A class may
@@ -89,6 +91,7 @@ class TextEnv(gym.Env[str, int], ABC):
     milestones: ClassVar[dict[str, str]] = {}
     subgoals: ClassVar[tuple[str, ...]] = ()
     teacher: Teacher = Teacher()
+    data_files: ClassVar[tuple[str, ...]] = ()
     instructions: str = ""
     success_rule: str = ""
 
@@ -307,6 +310,21 @@ def require_known(env: str, kind: str, word: str, options: Sequence[str]) -> Non
     """
     if word not in options:
         raise UserError(f"{env}: unknown {kind} {word!r}{suggestion(str(word), options)}")
+
+
+def tasks_named(env: TextEnv, split: str, stage: str | None = None) -> Sequence[Task]:
+    """Return the tasks of a split and stage that a user has named.
+
+    Raises:
+        UserError: the environment knows no such split or stage, whatever exception it raised.
+    """
+    try:
+        return env.tasks(split, stage)
+    except UserError:
+        raise
+    except Exception as error:  # an author's code may raise anything
+        about = f"{split!r}" if stage is None else f"{split!r} at stage {stage!r}"
+        raise UserError(f"{type(env).__name__} has no tasks of split {about} ({one_line(error)})") from error
 
 
 def divide(items: Sequence[T], sizes: Mapping[str, int], *seed_names: object) -> dict[str, list[T]]:

@@ -28,8 +28,8 @@ FILES = {
     "README.md.txt": "README.md",
 }
 """Template → its file name in a project. "my_env" and "MyEnv" stand for the project's names."""
-TAKEN = ("Outcome", "Task", "TextEnv")
-"""Names that the template imports."""
+TAKEN = ("GymTextEnv", "Outcome", "Task", "TextEnv", "View")
+"""Names that the templates import."""
 
 
 @dataclass(frozen=True)
