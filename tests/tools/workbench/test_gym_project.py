@@ -189,6 +189,16 @@ def test_where_lasting_wins_the_limit_of_the_world_wins_as_well(here: Path) -> N
     assert (env.elapsed, terminated, truncated, info["success"]) == (12, True, False, True)
 
 
+def test_a_world_that_prints_its_drawing_is_put_into_words(here: Path) -> None:
+    source = WALKS.replace(
+        "action_space, obs", 'metadata = {"render_modes": ["ansi"], "render_fps": 1}\n    action_space, obs'
+    )
+    source = source.replace("    def reset", "    def render(self):\n        print(self.at)\n\n    def reset")
+    gym.registry.pop("Walk-v0", None)
+    Path("mine_walks.py").write_text(source, encoding="utf-8")
+    assert start(begun("mine_walks:Walk-v0"))[0].startswith("Observation: 3.")
+
+
 def test_the_actions_of_a_grid_with_moving_obstacles_have_their_names_and_collisions_lose(here: Path) -> None:
     env = begun("MiniGrid-Dynamic-Obstacles-5x5-v0")
     _, info = start(env)

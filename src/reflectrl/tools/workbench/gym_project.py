@@ -15,6 +15,7 @@ import gymnasium as gym
 import jinja2
 
 from reflectrl.core.advice import install
+from reflectrl.core.envs.adapter import rendered_text
 from reflectrl.core.plugins import look_here, one_line
 from reflectrl.core.types import UserError
 from reflectrl.tools.workbench.gym_rewards import SuccessRule, play_at_random, success_rule
@@ -89,8 +90,7 @@ def look_at(id: str) -> GymProject:
                 f"{id}: actions are {space}; reflectrl chooses among listed actions, so wrap it to be Discrete"
             )
         is_grid = type(env.unwrapped).__module__.startswith("minigrid.")
-        draws = "ansi" in env.metadata.get("render_modes", ())
-        words = () if is_grid or draws else words_for(env.observation_space, id)
+        words = () if is_grid or _draws_itself(env, id) else words_for(env.observation_space, id)
         actions, named = _action_names(env, id, int(space.n))
         if is_grid and len(actions) <= len(MINIGRID):  # some of its worlds take only the first few
             actions, named = MINIGRID[: len(actions)], True
@@ -133,6 +133,20 @@ def _make(id: str) -> gym.Env[Any, Any]:
         raise UserError(f"gymnasium knows no {id!r} ({advice})") from error
     except Exception as error:  # making runs the environment's own code
         raise UserError(f"gymnasium cannot make {id!r}: {one_line(error)}") from error
+
+
+def _draws_itself(env: gym.Env[Any, Any], id: str) -> bool:
+    """Tell whether an environment can be rendered as text. Some say so, and print it or return something else."""
+    if "ansi" not in env.metadata.get("render_modes", ()):
+        return False
+    drawing = gym.make(id, disable_env_checker=True, render_mode="ansi")
+    try:
+        drawing.reset(seed=0)
+        return bool(rendered_text(drawing, id))
+    except UserError:
+        return False
+    finally:
+        drawing.close()
 
 
 def words_for(space: Any, id: str) -> tuple[str, ...]:
@@ -188,7 +202,7 @@ def _action_names(env: gym.Env[Any, Any], id: str, count: int) -> tuple[tuple[st
                 return names, True
     meanings = getattr(env.unwrapped, "get_action_meanings", None)
     if callable(meanings):
-        names = tuple(str(name).lower() for name in meanings())
+        names = tuple(name.lower() for name in meanings() if isinstance(name, str))
         if len(names) == len(set(names)) == count:
             return names, True
     # An enumeration may list more actions than this environment takes, and in another order.
