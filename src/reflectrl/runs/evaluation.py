@@ -208,6 +208,14 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
             needed["expert"].append(name)  # the expert plays in the oracle's place
         elif arm.player in ABILITIES:
             needed[arm.player].append(name)
+        played = recipe.eval.splits if arm.player in ABILITIES and arm.player in has else ()
+        taught = ("train", "validation") if arm.is_taught and teach.by == "teacher" and "expert" in has else ()
+        for split in (*taught, *played):
+            if not env.teacher.teaches(split):
+                about = (
+                    f"the teacher of {type(env).__name__} does not know {split} tasks, which arm {name!r} would need"
+                )
+                raise UserError(f"{about}; leave it out, or that split: {option('eval.splits', ['train'])}")
     for ability in ABILITIES:
         names = needed[ability]
         if names and ability not in has:

@@ -99,7 +99,8 @@ def checked(section: dict[str, Any], recipe: Recipe) -> tuple[list[str], str]:
     except EnvCheckError as error:
         raise UserError(f"environment {name!r} breaks a promise: {error}") from error
     _require_stable_tasks(section, env)
-    notes = [f"note: {one_line(warning.message)}" for warning in caught if isinstance(warning.message, Warning)]
+    warned = dict.fromkeys(one_line(warning.message) for warning in caught if isinstance(warning.message, Warning))
+    notes = [f"note: {message}" for message in warned]
     sizes = [f"{len(env.tasks(split))} {split}" for split in SPLITS]
     facts = {"stages": env.stages, "tasks": sizes, "teacher": abilities or ["none"]}
     summary = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in facts.items())
@@ -107,6 +108,8 @@ def checked(section: dict[str, Any], recipe: Recipe) -> tuple[list[str], str]:
     signal = signal_of(played)
     if labelled:
         require_labels(signal.most)
+    if signal.length > 1 and len({step.observation.text for episode in played for step in episode.steps}) == 1:
+        notes.append("note: every state has the same text, so players cannot see what they do")
     doubt = doubt_about_success(signal, env)
     choices = _choices(played, signal, recipe.model, labelled)
     sample = [_sample(signal, env.horizon), *_success(env, signal, doubt), choices]
