@@ -23,7 +23,8 @@ ROOMS = ("core", "models", "learn", "runs", "api", "cli", "serving", "methods", 
 """Rooms, and the two files between them; each imports only from itself and from those before it."""
 ORDER = {
     "core": (
-        "types", "advice", "distributed", "terminal", "moved", "plugins", "digests", "source_code", "json_lines", "git",
+        "types", "advice", "distributed", "terminal", "moved", "plugins", "digests", "source_code",
+        "open_environments", "json_lines", "git",
         "policy_losses", "calibration", "config",
         "statistics", "prompts", "envs", "players", "rollout", "episodes", "teach", "evaluation",
     ),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core.config import Recipe
+from reflectrl.core.open_environments import closing_environments
 from reflectrl.core.terminal import console
 from reflectrl.learn.checkpoint import drop_state
 from reflectrl.runs import metrics
@@ -33,7 +34,8 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
     with joined(recipe) as ranks:
         kind = kind_of(recipe)
         graph = planned(recipe)
-        context = kind.begin(recipe, RunFolder(folder))
+        with closing_environments():
+            context = kind.begin(recipe, RunFolder(folder))
         silence()
         if ranks is not None and ranks.team.rank > 0:
             ranks.follow(context, graph)
@@ -49,7 +51,8 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
                     for stage in STAGES[: STAGES.index(until) + 1]:
                         run.through(stage)
                 if until == STAGES[-1]:
-                    kind.show(context)
+                    with closing_environments():
+                        kind.show(context)
                     console(120).print(f"\nreport: {folder / 'report.html'}", soft_wrap=True)
         except OSError as error:
             raise unusable(folder, error) from error

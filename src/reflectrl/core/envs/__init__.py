@@ -7,6 +7,7 @@ from typing import Any
 
 from reflectrl.core.config import checked
 from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.open_environments import note_open
 from reflectrl.core.plugins import names, one_line, resolve_class
 from reflectrl.core.source_code import environment_digest
 from reflectrl.core.types import UserError
@@ -14,6 +15,8 @@ from reflectrl.core.types import UserError
 
 def make(section: Mapping[str, Any]) -> TextEnv:
     """Make the environment that the `env` section of a recipe describes.
+
+    Within `closing_environments`, it is closed at the end of the block if nobody has closed it before.
 
     Args:
         section: `name` (a short name or "package.module:Class") and the keyword arguments of the class.
@@ -24,7 +27,9 @@ def make(section: Mapping[str, Any]) -> TextEnv:
     """
     env_class, arguments = class_and_arguments(section)
     try:
-        return env_class(**arguments)
+        env: TextEnv = env_class(**arguments)
+        note_open(env)
+        return env
     except (UserError, KeyboardInterrupt):
         raise
     except BaseException as error:  # a plug-in may raise anything

@@ -199,6 +199,7 @@ class GymTextEnv(TextEnv):
         if "_wrapped" in self.__dict__:
             self._wrapped.close()
         self.__dict__.update(state)
+        self._is_closed = False
         self._wrapped = self._make()
         try:
             if self._task is not None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from reflectrl.core.envs.contract import problem_of_observation, problem_of_outcome, problem_of_task, require_kept
 from reflectrl.core.envs.teacher import Teacher
+from reflectrl.core.open_environments import closed_once
 from reflectrl.core.plugins import one_line, suggestion
 from reflectrl.core.types import Observation, Outcome, Task, UserError, named_seed
 
@@ -94,6 +95,12 @@ class TextEnv(gym.Env[str, int], ABC):
     data_files: ClassVar[tuple[str, ...]] = ()
     instructions: str = ""
     success_rule: str = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let a second call of the class's own `close` do nothing."""
+        super().__init_subclass__(**options)
+        if "close" in vars(cls):
+            cls.close = closed_once(vars(cls)["close"])  # type: ignore[method-assign]
 
     def __init__(self, horizon: int) -> None:
         self.horizon = horizon
@@ -229,6 +236,8 @@ class TextEnv(gym.Env[str, int], ABC):
             ContractError: a hook returned something invalid.
         """
         super().reset(seed=seed)
+        if self.__dict__.get("_is_closed"):
+            self._is_closed = False  # it may hold something again
         task = (options or {}).get("task")
         if task is None:
             tasks = self.tasks("train")
@@ -280,6 +289,10 @@ class TextEnv(gym.Env[str, int], ABC):
         seen, events = self.observe(), list(outcome.events)
         info = {"observation": seen, "actions": list(seen.actions), "events": events, "success": self.success}
         return seen.history + seen.state, float(outcome.reward), terminated, truncated, info
+
+    @closed_once
+    def close(self) -> None:
+        """Release what the environment holds. Override it if that is anything: a program, a file, a connection."""
 
     def render(self) -> str:
         """Return the current observation as one text."""

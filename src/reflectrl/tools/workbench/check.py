@@ -12,6 +12,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -56,24 +57,35 @@ def check_text_env(env_or_factory: TextEnv | Callable[[], TextEnv], *, episodes:
     Raises:
         EnvCheckError: names the first broken rule. Errors of the environment's own code are passed on as they are.
     """
-    env = env_or_factory if isinstance(env_or_factory, TextEnv) else env_or_factory()
+    if isinstance(env_or_factory, TextEnv):
+        return _checked(env_or_factory, None, episodes, seed)
+    env = env_or_factory()
     require(isinstance(env, TextEnv), f"an environment is a TextEnv, not {type(env).__name__}")
+    with closing(env):
+        return _checked(env, env_or_factory, episodes, seed)
+
+
+def _checked(env: TextEnv, make_env: Callable[[], TextEnv] | None, episodes: int, seed: int) -> list[str]:
+    """Test an environment. All others that are made for comparison are closed again."""
     require(isinstance(env.teacher, Teacher), f"a teacher is a Teacher, not {env.teacher!r:.60}")
     for method in ABILITIES.values():
         require(not hasattr(env, method), f"{method}() belongs to the environment's teacher")
     try:
         copy = _copier(env)
-        fresh = copy if isinstance(env_or_factory, TextEnv) else env_or_factory
-        _check_tasks(env, fresh())
+        fresh = make_env or copy
+        with closing(fresh()) as other:
+            _check_tasks(env, other)
         for stage in env.stages:
             for split in SPLITS:
                 tasks = env.tasks(split, stage)
                 for walk_index in range(episodes if tasks else 0):
                     rng = np.random.default_rng(named_seed(seed, stage, split, walk_index))
                     task = tasks[int(rng.integers(len(tasks)))]
-                    _check_episode(env, fresh(), task, rng, follow=0.5 * (walk_index % 2))
+                    with closing(fresh()) as other:
+                        _check_episode(env, other, task, rng, follow=0.5 * (walk_index % 2))
             _check_expert(env, stage, seed)
-        _check_episode(_copier(env)(), copy(), env.tasks("train")[0], np.random.default_rng(seed), follow=0.0)
+        with closing(_copier(env)()) as late_copy, closing(copy()) as early_copy:
+            _check_episode(late_copy, early_copy, env.tasks("train")[0], np.random.default_rng(seed), follow=0.0)
         _check_with_gymnasium(env)
     except ContractError as error:
         raise EnvCheckError(error.promise) from error
@@ -84,7 +96,7 @@ def _copier(env: TextEnv) -> Callable[[], TextEnv]:
     """Return a function that copies an environment through pickle, as on its way to other processes."""
     try:
         data = pickle.dumps(env)
-        pickle.loads(data)  # noqa: S301 -- bytes made on the line above
+        pickle.loads(data).close()  # noqa: S301 -- bytes made on the line above
     except Exception as error:  # pickling runs the author's code, which may raise anything
         raise EnvCheckError(f"an environment can be pickled: {one_line(error)}") from error
     return lambda: pickle.loads(data)  # noqa: S301 -- the same bytes

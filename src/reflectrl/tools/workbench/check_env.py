@@ -33,10 +33,11 @@ STABLE = ("tasks are the same", "tasks begin in the same way")
 STARTS = 20
 """Number of tasks whose first text is compared between processes."""
 LISTS_TASKS = """
-import json, sys
+import contextlib, json, sys
 from reflectrl.core.envs import make
 from reflectrl.tools.workbench.check_env import listing
-print(*listing(make(json.loads(sys.argv[1]))), sep="\\n")
+with contextlib.closing(make(json.loads(sys.argv[1]))) as env:
+    print(*listing(env), sep="\\n")
 """
 
 
