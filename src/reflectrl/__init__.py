@@ -8,23 +8,48 @@ if TYPE_CHECKING:
     from typing import Any
 
     from reflectrl.api import Agent, Run, evaluate, load_agent, make_env, train
-    from reflectrl.core.envs.base import Outcome, TextEnv
+    from reflectrl.core.envs.adapter import GymTextEnv
+    from reflectrl.core.envs.base import SPLITS, Outcome, TextEnv, divide, require_known
+    from reflectrl.core.envs.teacher import Teacher
+    from reflectrl.core.envs.written import WrittenEnv
     from reflectrl.core.teach import RecordEpisodes, Recorder, Recording
-    from reflectrl.core.types import Choice, Episode, Observation, Reflection, Step, Task, Turn, UserError
+    from reflectrl.core.types import (
+        AuxiliaryQuestion,
+        Choice,
+        Episode,
+        Observation,
+        Reflection,
+        Step,
+        Task,
+        Turn,
+        UserError,
+    )
+    from reflectrl.tools.workbench.check import check_text_env
+    from reflectrl.wings.babyai.view import View
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "reflectrl.api": ("Agent", "Run", "evaluate", "load_agent", "make_env", "train"),
-    "reflectrl.core.envs.base": ("Outcome", "TextEnv"),
+    "reflectrl.core.envs.adapter": ("GymTextEnv",),
+    "reflectrl.core.envs.base": ("SPLITS", "Outcome", "TextEnv", "divide", "require_known"),
+    "reflectrl.core.envs.teacher": ("Teacher",),
+    "reflectrl.core.envs.written": ("WrittenEnv",),
     "reflectrl.core.teach": ("RecordEpisodes", "Recorder", "Recording"),
-    "reflectrl.core.types": ("Choice", "Episode", "Observation", "Reflection", "Step", "Task", "Turn", "UserError"),
-}
+    "reflectrl.core.types": (
+        "AuxiliaryQuestion", "Choice", "Episode", "Observation", "Reflection", "Step", "Task", "Turn", "UserError",
+    ),
+    "reflectrl.tools.workbench.check": ("check_text_env",),
+    "reflectrl.wings.babyai.view": ("View",),
+}  # fmt: skip
+"""Modules of the public names. These names stay, wherever the modules move."""
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Agent", "Choice", "Episode", "Observation", "Outcome", "RecordEpisodes", "Recorder", "Recording", "Reflection",
-    "Run", "Step", "Task", "TextEnv", "Turn", "UserError", "evaluate", "load_agent", "make_env", "train",
+    "SPLITS", "Agent", "AuxiliaryQuestion", "Choice", "Episode", "GymTextEnv", "Observation", "Outcome",
+    "RecordEpisodes", "Recorder", "Recording", "Reflection", "Run", "Step", "Task", "Teacher", "TextEnv", "Turn",
+    "UserError", "View", "WrittenEnv", "check_text_env", "divide", "evaluate", "load_agent", "make_env",
+    "require_known", "train",
 ]  # fmt: skip
 
 

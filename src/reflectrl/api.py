@@ -29,8 +29,9 @@ import numpy as np
 
 from reflectrl.core.config import Recipe, from_dict, load_recipe, read_recipe
 from reflectrl.core.envs import make
-from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.envs.base import TextEnv, tasks_named
 from reflectrl.core.evaluation import Row, rows_of
+from reflectrl.core.open_environments import closing_environments
 from reflectrl.core.players.base import LiveEpisode, Player, carries
 from reflectrl.core.players.simple import UNLEARNED
 from reflectrl.core.rollout import Job, rollout
@@ -357,10 +358,11 @@ def evaluate(
         if agent not in UNLEARNED:
             raise UserError(f"unknown player {agent!r} (known: {', '.join(UNLEARNED)}); or give an agent")
         agent = Agent(UNLEARNED[agent](), name=agent)
-    first = env if isinstance(env, TextEnv) else make(env_section(env))
-    tasks = first.tasks(split, stage)
-    about = {"arm": agent.name, "sampling": "greedy", "seed": seed}
-    jobs = [Job(task, named_seed(seed, "evaluate", task.id), about) for task in tasks[: episodes or None]]
-    make_one, batch = (lambda: first, 1) if isinstance(env, TextEnv) else (lambda: make(env_section(env)), batch)
-    played = rollout(jobs, make_one, agent.player, agent.reflector, batch)
-    return rows_of(list(played), first, confidence)
+    with closing_environments():
+        first = env if isinstance(env, TextEnv) else make(env_section(env))
+        tasks = tasks_named(first, split, stage)
+        about = {"arm": agent.name, "sampling": "greedy", "seed": seed}
+        jobs = [Job(task, named_seed(seed, "evaluate", task.id), about) for task in tasks[: episodes or None]]
+        make_one, batch = (lambda: first, 1) if isinstance(env, TextEnv) else (lambda: make(env_section(env)), batch)
+        played = rollout(jobs, make_one, agent.player, agent.reflector, batch)
+        return rows_of(list(played), first, confidence)

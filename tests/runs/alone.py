@@ -34,7 +34,7 @@ def made_alone(recipe: Recipe, run: Path, artifact: Artifact, folder: Path) -> d
             copy = folder / path.relative_to(run)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, copy)
-    context = kind_of(recipe).begin(recipe, RunFolder(folder)).with_precision("off")
+    context = kind_of(recipe).begin(recipe, RunFolder(folder)).with_decisions("off", 0)
     Build(context, artifact, silently)()
     names = [path.relative_to(run) for path in products(artifact, run) if path.suffix in (".jsonl", ".safetensors")]
     return {str(name): (folder / name).read_bytes() == (run / name).read_bytes() for name in names}

@@ -52,10 +52,12 @@ def main(words: Sequence[str] | None = None) -> int:
             else:
                 from reflectrl.cli.arguments import parse
                 from reflectrl.cli.verbs import Verbs, purposes
+                from reflectrl.core.open_environments import closing_environments
 
                 verbs = Verbs()
                 verb, settings = parse(words, verbs, "reflectrl", f"{DESCRIPTION}\n\n{purposes(verbs)}")
-                verb(settings)
+                with closing_environments():
+                    verb(settings)
             sys.stdout.flush()
         except UserError as error:
             if not spoken_for():

@@ -80,6 +80,7 @@ def _row(
         **({"tasks": independent} if independent < len(won) else {}),
         **_attempts(list(tasks.values())),
         **_illegal(episodes),
+        **_penalised([episode for episode, win in zip(episodes, won, strict=True) if win], len(won)),
     }
 
 
@@ -153,6 +154,20 @@ def _illegal(episodes: Sequence[Episode]) -> dict[str, float]:
     return {"illegal": illegal / len(choices)} if illegal else {}
 
 
+def _penalised(wins: Sequence[Episode], episodes: int) -> dict[str, float]:
+    """Return the share of episodes that count as won although their end was penalised. Empty if zero."""
+    count = sum(map(is_penalised, wins))
+    return {"penalised": count / episodes} if count else {}
+
+
+def is_penalised(episode: Episode) -> bool:
+    """Tell whether the last step of an episode cost something, and more than some other step of it."""
+    if not episode.steps:
+        return False
+    *others, last = [step.reward for step in episode.steps]
+    return last < min(0.0, max(others, default=0.0))
+
+
 def summarise(rows: Iterable[Row], confidence: float) -> list[Row]:
     """Pool rows over their seeds: one row per arm, environment, split, stage and sampling."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
@@ -174,12 +189,12 @@ def _pooled(key: tuple[Any, ...], group: list[Row], confidence: float) -> Row:
         means[name] = _mean(row[name] for row in group if row[name] is not None)
     pooled = {**dict(zip(KEYS, key, strict=True)), "seeds": len(group), "episodes": episodes}
     more = [name for name in group[0] if name.startswith(ATTEMPTS)]
-    for name in ("illegal", "ece", "brier"):
+    for name in ("illegal", "penalised", "ece", "brier"):
         if any(name in row for row in group):
             more.append(name)
     for name in more:
-        # A row without illegal choices leaves them out; a row without calibration was not measured.
-        counted = group if name == "illegal" else [row for row in group if name in row]
+        # A row without such steps or ends leaves them out; a row without calibration was not measured.
+        counted = group if name in ("illegal", "penalised") else [row for row in group if name in row]
         means[name] = _mean(row.get(name, 0.0) for row in counted)
     return {**pooled, "success": means["success"], "low": low, "high": high, **means}
 

@@ -30,6 +30,8 @@ class Signal:
         won: number of episodes that ended in success.
         rewarded: number of episodes that had a step with a reward above 0.
         unmarked: number of episodes that ended with a reward above 0 but did not count as won.
+        costly_wins: number of episodes that counted as won but ended with a reward below 0.
+        early_wins: number of episodes that counted as won although every other step paid as much as their end.
         events: event → number of episodes in which it happened.
         lowest, highest: lowest and highest return of an episode, in environment units.
         fewest, most: smallest and largest number of legal actions in a state.
@@ -42,6 +44,8 @@ class Signal:
     won: int
     rewarded: int
     unmarked: int
+    costly_wins: int
+    early_wins: int
     events: Mapping[str, int]
     lowest: float
     highest: float
@@ -78,6 +82,10 @@ def signal_of(episodes: Sequence[Episode]) -> Signal:
         won=sum(episode.success for episode in episodes),
         rewarded=sum(any(step.reward > 0 for step in episode.steps) for episode in episodes),
         unmarked=sum(_pays_at_its_end(episode) and not episode.success for episode in episodes),
+        costly_wins=sum(
+            episode.success and bool(episode.steps) and episode.steps[-1].reward < 0 for episode in episodes
+        ),
+        early_wins=sum(episode.success and _pays_for_lasting(episode) for episode in episodes),
         events=events,
         lowest=min(returns),
         highest=max(returns),
@@ -152,6 +160,12 @@ def luck_decides(make_env: Callable[[], TextEnv], tasks: Sequence[Task], walks: 
 
 def _pays_at_its_end(episode: Episode) -> bool:
     return not episode.truncated and bool(episode.steps) and episode.steps[-1].reward > 0
+
+
+def _pays_for_lasting(episode: Episode) -> bool:
+    """Tell whether every other step paid something, and at least as much as the last one."""
+    others = [step.reward for step in episode.steps[:-1]]
+    return bool(others) and min(others) > 0 and min(others) >= episode.steps[-1].reward
 
 
 def random_play(

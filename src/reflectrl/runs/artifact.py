@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from reflectrl.core.config import Recipe
+from reflectrl.core.open_environments import closing_environments
 
 if TYPE_CHECKING:  # importing these imports torch
     from reflectrl.runs.folder import Context
@@ -242,12 +243,16 @@ class Build:
 
     def __call__(self) -> Any:
         """Make the artifact. Returns lines for timings.jsonl, or None."""
-        return self.artifact.maker.build(self, **self.inputs)
+        with closing_environments():
+            return self.artifact.maker.build(self, **self.inputs)
 
     def is_unfinished(self) -> bool:
         """Tell whether something is still missing although all outputs exist."""
         unfinished = self.artifact.maker.unfinished
-        return unfinished is not None and unfinished(self)
+        if unfinished is None:
+            return False
+        with closing_environments():
+            return unfinished(self)
 
 
 class Kind:

@@ -12,7 +12,8 @@ changes the probabilities that are reported and served, and no choice.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -23,12 +24,14 @@ from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.envs.teacher import ask, ask_preferences
 from reflectrl.core.evaluation import Row
 from reflectrl.core.players import Player
+from reflectrl.core.plugins import one_line
 from reflectrl.core.rollout import Job, advance, rollout
 from reflectrl.core.types import Episode, UserError, named_seed
 from reflectrl.learn.checkpoint import write_text
 from reflectrl.learn.validation import evenly
 from reflectrl.runs.folder import RunFolder
 
+LOG = logging.getLogger(__name__)
 MOST_DECISIONS = 5000
 """Largest number of decisions that are judged per log, and that a calibration is fitted to."""
 TASKS_AT_ONCE, ENOUGH_DECISIONS = 100, 1000
@@ -36,16 +39,25 @@ TASKS_AT_ONCE, ENOUGH_DECISIONS = 100, 1000
 
 
 def row_of_decisions(episodes: Iterable[Episode], env: TextEnv) -> Row:
-    """Return the calibration of the decisions in some episodes as keys of their row; empty without probabilities.
+    """Return the calibration of the decisions in some episodes as keys of their row.
+
+    It is empty without probabilities, and where the teacher does not know the tasks, since a teacher is not needed
+    for the other results.
 
     Raises:
-        UserError: the environment or its teacher raised.
+        UserError: the environment raised.
     """
     decisions, judge = list[Decision](), "teacher" if "expert" in env.teacher.abilities() else "outcome"
     for episode in episodes:
         if len(decisions) >= MOST_DECISIONS:
             break
-        rights = best_actions(env, episode) if judge == "teacher" else [None] * len(episode.steps)
+        rights: Sequence[tuple[int, ...] | None] = [None] * len(episode.steps)
+        if judge == "teacher":
+            try:
+                rights = list(best_actions(env, episode))
+            except CannotJudgeError as error:
+                LOG.warning("reflectrl: %s tasks have no figures of calibration: %s", episode.task.split, error)
+                return {}
         for step, right in zip(episode.steps, rights, strict=True):
             turn = step.choice
             if turn is not None and len(turn.probs) > 1:
@@ -54,20 +66,31 @@ def row_of_decisions(episodes: Iterable[Episode], env: TextEnv) -> Row:
     return calibration_row(decisions, judge)
 
 
+class CannotJudgeError(UserError):
+    """Error for a teacher that cannot say which actions are right in a task."""
+
+
 def best_actions(env: TextEnv, episode: Episode) -> Iterator[tuple[int, ...]]:
     """Play an episode again, and yield the teacher's best actions in each of its states.
 
     Raises:
+        CannotJudgeError: the teacher does not know the task.
         UserError: the environment raised, or lists different actions from those in the episode.
     """
     task = episode.task
+    if not env.teacher.teaches(task.split):
+        raise CannotJudgeError(f"the teacher of {type(env).__name__} does not know them")
     now = advance(env, task, None, named_seed(episode.seed, "env") % 2**32)
     for index, step in enumerate(episode.steps):
         if now.observation.actions != step.observation.actions:
             raise UserError(f"task {task.id!r} cannot be replayed: step {index + 1} now lists different actions")
         count = len(step.observation.actions)
-        expert = ask(env, task, "expert_action", count)
-        yield replace(step, target=expert, preferences=ask_preferences(env, task, count)).best
+        try:
+            expert = ask(env, task, "expert_action", count)
+            preferences = ask_preferences(env, task, count)
+        except (UserError, NotImplementedError) as error:
+            raise CannotJudgeError(one_line(error) if isinstance(error, NotImplementedError) else str(error)) from error
+        yield replace(step, target=expert, preferences=preferences).best
         now = advance(env, task, step.action)
 
 
@@ -96,7 +119,7 @@ def fit_arm(
         players: the arm's greedy players.
     """
     env = make(recipe.env)
-    if "expert" not in env.teacher.abilities():
+    if "expert" not in env.teacher.abilities() or not env.teacher.teaches("validation"):
         return Calibration()
     left = list(env.tasks("validation"))
     probabilities, best = list[tuple[float, ...]](), list[tuple[int, ...]]()
@@ -106,7 +129,12 @@ def fit_arm(
         jobs = [Job(task, named_seed(seed, "calibration", task.id), {}) for task in tasks]
         played = rollout(jobs, make_env, *players, min(recipe.eval.batch, len(jobs)))
         for episode in sorted(played, key=lambda episode: episode.task.id):
-            for step, right in zip(episode.steps, best_actions(env, episode), strict=True):
+            try:
+                rights = list(best_actions(env, episode))
+            except CannotJudgeError as error:
+                LOG.warning("reflectrl: the probabilities of %r are not fitted: %s", arm, error)
+                return Calibration()
+            for step, right in zip(episode.steps, rights, strict=True):
                 if step.choice is not None and step.choice.probs:
                     probabilities.append(step.choice.probs)
                     best.append(right)

@@ -16,7 +16,7 @@ from reflectrl.core import distributed
 from reflectrl.core.advice import option
 from reflectrl.core.config import Recipe
 from reflectrl.core.envs import make
-from reflectrl.core.envs.base import SPLITS, TextEnv
+from reflectrl.core.envs.base import SPLITS, TextEnv, tasks_named
 from reflectrl.core.envs.pool import EnvPool, pool_of
 from reflectrl.core.envs.teacher import ABILITIES
 from reflectrl.core.episodes import EpisodeLog, check_disjoint, drop_half_line, read_episodes
@@ -78,7 +78,7 @@ def evaluations(recipe: Recipe, run: RunFolder, env: TextEnv, seed: int, name: s
     """Yield all evaluation logs of an arm: one per split, stage and sampling."""
     for split in recipe.eval.splits:
         for stage in recipe.eval.stages or (env.stages[-1],):
-            tasks = tuple(env.tasks(split, stage)[: recipe.eval.episodes or None])
+            tasks = tuple(tasks_named(env, split, stage)[: recipe.eval.episodes or None])
             for sampling in recipe.eval.sampling:
                 path = run.evaluation(name, seed, split, stage, sampling)
                 yield EvaluationLog(path, split, stage, sampling, tasks, recipe.eval.repeats)
@@ -149,7 +149,7 @@ def check_env(recipe: Recipe) -> str:
         if stage not in env.stages:
             raise UserError(f"eval.stages: unknown stage {stage!r}{suggestion(stage, env.stages)}")
     for split in recipe.eval.splits:
-        if not env.tasks(split):
+        if not tasks_named(env, split):
             raise UserError(f"eval.splits: the environment has no tasks in {split!r}")
     for stage in env.stages:
         validation, test = env.tasks("validation", stage), env.tasks("test", stage)
@@ -208,6 +208,14 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
             needed["expert"].append(name)  # the expert plays in the oracle's place
         elif arm.player in ABILITIES:
             needed[arm.player].append(name)
+        played = recipe.eval.splits if arm.player in ABILITIES and arm.player in has else ()
+        taught = ("train", "validation") if arm.is_taught and teach.by == "teacher" and "expert" in has else ()
+        for split in (*taught, *played):
+            if not env.teacher.teaches(split):
+                about = (
+                    f"the teacher of {type(env).__name__} does not know {split} tasks, which arm {name!r} would need"
+                )
+                raise UserError(f"{about}; leave it out, or that split: {option('eval.splits', ['train'])}")
     for ability in ABILITIES:
         names = needed[ability]
         if names and ability not in has:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +22,12 @@ from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import recover, write_text
 from reflectrl.runs.artifact import Graph
 from reflectrl.runs.precision import decide, decided_recipe, threads_kept
-from reflectrl.runs.state import State, refuse_other_settings
+from reflectrl.runs.state import STATE, State, is_of_another_source, refuse_other_settings
+
+LOG = logging.getLogger(__name__)
+OUTDATED = "outdated"
+"""Folder, in a run folder, that keeps what was made before the environment was edited: a run folder per edit."""
+LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -64,11 +71,13 @@ class Context:
 
     Attributes:
         tasks: the digest of the environment's tasks; "" if there is no environment.
+        source: the digest of the environment's source; "" if there is none.
     """
 
     recipe: Recipe
     run: RunFolder
     tasks: str = ""
+    source: str = ""
 
     def with_decisions(self, precision: str, threads: int) -> Self:
         """Return the same context, with "on" or "off" where [model] says "auto", and with the run's threads."""
@@ -91,7 +100,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links(folder)
-    with open(folder / ".lock", "a+", encoding="utf-8", opener=no_link) as file:
+    with open(folder / LOCK, "a+", encoding="utf-8", opener=no_link) as file:
         if not locked(file):
             file.seek(0)
             who = file.read().strip() or "unknown"
@@ -118,6 +127,8 @@ def acquire(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> Stat
 
     Raises:
         UserError: the folder holds another training. The message names the first key that differs, or the tasks.
+
+    If the environment was edited, what the folder holds is set aside.
     """
     for old in folder.glob("checkpoints/*/*.old"):  # left by a process that was killed while replacing a checkpoint
         if old.suffixes != [".learner", ".old"]:
@@ -125,6 +136,16 @@ def acquire(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> Stat
     path = folder / "recipe.toml"
     before = read_recipe(path).plain() if path.is_file() else None
     state = State.read(folder)
+    if is_of_another_source(graph, state, recipe.plain()):
+        former = set_aside(folder)
+        LOG.warning(
+            "reflectrl: the source of environment %r has changed since %s was last used, so everything is made anew; "
+            "what was made before is kept in %s",
+            recipe.env["name"],
+            folder,
+            former,
+        )
+        state, before = State(folder / STATE), None
     refuse_other_settings(graph, state, before, recipe.plain())
     if state.tasks and tasks and state.tasks != tasks:
         raise UserError(f"{folder}: environment {recipe.env['name']!r}: {OTHER_TASKS}; use another {option('folder')}")
@@ -141,3 +162,24 @@ def acquire(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> Stat
     write_text(path, to_toml(replace(recipe, threads=threads)))
     remember(path, needing_trust(recipe.plain()))
     return state
+
+
+def set_aside(folder: Path) -> Path:
+    """Move everything in a run folder into a run folder of its own below it, and return that folder.
+
+    The state is moved last, so that after a kill in between, the next run sets the rest aside.
+    """
+    parent = folder / OUTDATED
+    parent.mkdir(exist_ok=True)
+    number = 1 + max((int(path.name) for path in parent.iterdir() if path.name.isdecimal()), default=0)
+    former = parent / str(number)
+    former.mkdir()
+    stays = (OUTDATED, LOCK)
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == STATE):
+        if path.name in stays:
+            continue
+        if path.name == "recipe.toml":  # also read by the next run, if this one is killed before it writes its own
+            shutil.copy2(path, former / path.name)
+        else:
+            path.rename(former / path.name)
+    return former

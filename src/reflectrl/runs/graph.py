@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reflectrl.core.config import Recipe
+from reflectrl.core.source_code import environment_digest
 from reflectrl.core.types import UserError
 from reflectrl.runs import stages
 from reflectrl.runs.arms import base, installed_modules, planned_evaluation, select_arms, teaching
@@ -99,7 +100,7 @@ def begin_environment(recipe: Recipe, run: RunFolder) -> Context:
     if any(arm.plays_model for arm in select_arms(recipe.arms, recipe).values()):
         check_models(recipe)
     check_log(recipe, run)
-    return Context(recipe, run, tasks)
+    return Context(recipe, run, tasks, environment_digest(recipe.env))
 
 
 def show_arms(context: Context) -> None:

@@ -42,14 +42,18 @@ ORIGIN = ("commit", "hardware")
 """Keys that tell where results were made. If the same results come out again, these keys are left as they are."""
 
 
-def write_results(recipe: Recipe, run: RunFolder) -> list[dict[str, Any]]:
-    """Write `results.json`, unless the file has the same content already. Returns the time, for `timings.jsonl`."""
+def write_results(recipe: Recipe, run: RunFolder, versions: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Write `results.json`, unless the file has the same content already. Returns the time, for `timings.jsonl`.
+
+    Args:
+        versions: versions of reflectrl that made what the results are about; by default, the present one.
+    """
     path = run.path / "results.json"
     env = make(recipe.env)
     rows = list(_rows(recipe, run, env))
     results = {
         "recipe": recipe.name,
-        "commit": commit(),
+        "commit": ", ".join(versions) or commit(),
         "hardware": hardware(),
         "env": {**recipe.env, "horizon": env.horizon},
         "confidence": recipe.eval.confidence,
@@ -182,6 +186,11 @@ def show_results(
         horizon, level = data["env"]["horizon"], data["confidence"]
         title = f"{data['recipe']}, {split} tasks, {sampling}: success and {level:.0%} interval (horizon {horizon})"
         console.print(_table(title, rows, arms, seconds or {}))
+    names = dict.fromkeys(row["arm"] for row in data["summary"] if row.get("penalised"))
+    if names:
+        about = "note: some episodes count as won although their last step was penalised (column penalised)"
+        advice = "if that is a loss, change when the environment says success"
+        console.print(f"{about}: {', '.join(names)}; {advice}", soft_wrap=True, markup=False, highlight=False)
 
 
 def _table(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from reflectrl.core.config import Recipe
+from reflectrl.core.open_environments import closing_environments
 from reflectrl.core.terminal import console
 from reflectrl.learn.checkpoint import drop_state
 from reflectrl.runs import metrics
@@ -16,8 +18,11 @@ from reflectrl.runs.folder import Context, RunFolder, acquire, folder_lock, unus
 from reflectrl.runs.graph import kind_of, planned
 from reflectrl.runs.progress import ProgressBars, silently
 from reflectrl.runs.ranks import joined
+from reflectrl.runs.results import commit
 from reflectrl.runs.state import State
 from reflectrl.runs.workers import Workers, silence
+
+LOG = logging.getLogger(__name__)
 
 
 def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
@@ -29,7 +34,8 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
     with joined(recipe) as ranks:
         kind = kind_of(recipe)
         graph = planned(recipe)
-        context = kind.begin(recipe, RunFolder(folder))
+        with closing_environments():
+            context = kind.begin(recipe, RunFolder(folder))
         silence()
         if ranks is not None and ranks.team.rank > 0:
             ranks.follow(context, graph)
@@ -45,7 +51,8 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
                     for stage in STAGES[: STAGES.index(until) + 1]:
                         run.through(stage)
                 if until == STAGES[-1]:
-                    kind.show(context)
+                    with closing_environments():
+                        kind.show(context)
                     console(120).print(f"\nreport: {folder / 'report.html'}", soft_wrap=True)
         except OSError as error:
             raise unusable(folder, error) from error
@@ -63,6 +70,7 @@ class _Run:
     ) -> None:
         self.context, self.graph, self.state, self.workers = context, graph, state, workers
         self.settings = settings
+        self.version, self._has_begun = commit(), False
         if state.damaged:
             # The files alone show what is complete, so nothing has to be made again for a damaged state.
             state.complete = [stage for stage in STAGES[:-1] if not self.missing(stage)]
@@ -99,11 +107,16 @@ class _Run:
         return [artifact for artifact in self.graph.values() if artifact.stage == stage]
 
     def _begin(self, artifact: Artifact) -> None:
-        self.state.begin(artifact, self.settings)
+        earlier = [version for version in self.state.versions(self.graph.values()) if version != self.version]
+        if earlier and not self._has_begun:
+            about = "reflectrl: %s was begun by %s and is continued by %s; its results name both"
+            LOG.warning(about, self.context.run.path, ", ".join(earlier), self.version)
+        self._has_begun = True
+        self.state.begin(artifact, self.settings, self.version)
         self.state.write()
 
     def _finish(self, artifact: Artifact) -> None:
-        self.state.finish(artifact, self.settings)
+        self.state.finish(artifact, self.settings, self.version)
         self.state.write()
 
     def _note_complete(self, *stages: str) -> None:
@@ -113,7 +126,6 @@ class _Run:
         for stage in self.state.complete:
             for artifact in self._of(stage):
                 if not artifact.always:
-                    self.state.begin(artifact, self.settings)
-                    self.state.finish(artifact, self.settings)
+                    self.state.finish(artifact, self.settings, self.version)
         if before != (self.state.complete, self.state.made):
             self.state.write()

@@ -429,8 +429,10 @@ def results(build: Build, *, evaluations: tuple[Path, ...]) -> list[dict[str, An
     Returns the time, for `timings.jsonl`.
     """
     from reflectrl.runs.results import write_results
+    from reflectrl.runs.state import State
 
-    return write_results(build.recipe, build.context.run)
+    run = build.context.run
+    return write_results(build.recipe, run, State.read(run.path).versions([build.artifact]))
 
 
 @artifact("report", "report", "report.html", always=True)

@@ -2,7 +2,8 @@
 
 Each artifact is made from files and written to files. So a run can be interrupted anywhere, and the same command
 continues it. An artifact is complete when its output exists and was made with the same fingerprint: a hash of the
-settings it depends on and of its inputs' fingerprints. Nothing here needs torch or an environment.
+settings it depends on, of its inputs' fingerprints, and of the environment's source. Nothing here needs torch or an
+environment.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from reflectrl.core.advice import is_typed, option
 from reflectrl.core.config import Recipe
 from reflectrl.core.config.values import without_removed
 from reflectrl.core.digests import digest_of
+from reflectrl.core.source_code import environment_digest
 from reflectrl.core.types import UserError
 from reflectrl.runs.artifact import STAGES, Artifact, Graph
 
@@ -36,27 +38,43 @@ POLICY, REFLECTOR = "policy", "reflector"
 """Folders of an agent's models, beside its card. An agent without a reflector lacks the second."""
 
 
-def fingerprint(artifact: Artifact, settings: Mapping[str, Any]) -> str:
-    """Return a hash of everything on which an artifact depends: its settings that differ from the defaults, and its
-    inputs.
+def fingerprint(artifact: Artifact, settings: Mapping[str, Any], environment: str | None = None) -> str:
+    """Return a hash of everything on which an artifact depends: its settings that differ from the defaults, its inputs,
+    and the source of the environment.
 
     Args:
         settings: the plain values of the whole recipe.
+        environment: digest of the environment's source; None for the present one, "" for none, as in earlier versions.
 
     Raises:
         UserError: one of its files cannot be read.
     """
-    return _fingerprint(artifact, _deciding(settings), {})
+    settings = _deciding(settings)
+    environment = source_of(settings) if environment is None else environment
+    return _fingerprint(artifact, settings, environment, {})
 
 
-def _fingerprint(artifact: Artifact, settings: Mapping[str, Any], hashes: dict[str, str]) -> str:
+def _fingerprint(artifact: Artifact, settings: Mapping[str, Any], environment: str, hashes: dict[str, str]) -> str:
     """Return the hash of an artifact, and note it in `hashes`, by key: artifacts share most of their inputs."""
     if artifact.key not in hashes:
         changed = {name: _changed(value_of(settings, name), value_of(defaults(), name)) for name in artifact.settings}
-        inputs = [_fingerprint(needed, settings, hashes) for needed in artifact.made_from]
+        inputs = [_fingerprint(needed, settings, environment, hashes) for needed in artifact.made_from]
         files = [digest_of(Path(name)) for name in artifact.files]
+        if environment and needs_environment(artifact):
+            files.append(f"environment {environment}")
         hashes[artifact.key] = _hash([artifact.kind, artifact.name, artifact.seed, changed, inputs, *files])
     return hashes[artifact.key]
+
+
+def source_of(settings: Mapping[str, Any]) -> str:
+    """Return the digest of the source of a recipe's environment; "" if there is none or it is part of reflectrl."""
+    env = settings.get("env")
+    return environment_digest(env) if isinstance(env, Mapping) else ""
+
+
+def needs_environment(artifact: Artifact) -> bool:
+    """Tell whether an artifact is made in the environment, or plays in it."""
+    return any(name.partition(".")[0] == "env" for name in artifact.settings)
 
 
 def extent(artifact: Artifact, settings: Mapping[str, Any]) -> str:
@@ -114,7 +132,8 @@ class State:
 
     Attributes:
         complete: the complete stages. They are for people to read; a run checks the files themselves.
-        made: key of an artifact → its "fingerprint" when it was begun, and its "extent" once it is complete.
+        made: key of an artifact → its "fingerprint" when it was begun, the digest of the "environment" in which it was
+            begun, the "versions" of reflectrl that made it, and its "extent" once it is complete.
         tasks: the digest of the environment's tasks; "" if it is not known.
         auto_precision: what "auto" means in this run for `model.mixed_precision` and `model.mixed_play`, "on" or
             "off"; "" if it has not been decided.
@@ -162,13 +181,35 @@ class State:
         noted = {"schema": SCHEMA, "complete": stages, "tasks": self.tasks, **decided, "artifacts": self.made}
         write_text(self.path, json.dumps({**noted, "digest": _hash(noted)}, indent=1) + "\n")
 
-    def begin(self, artifact: Artifact, settings: Mapping[str, Any]) -> None:
-        """Note that an artifact is being made with these settings."""
-        self.made[artifact.key] = {"fingerprint": fingerprint(artifact, settings)}
+    def begin(self, artifact: Artifact, settings: Mapping[str, Any], version: str = "") -> None:
+        """Note that an artifact is being made or continued with these settings.
 
-    def finish(self, artifact: Artifact, settings: Mapping[str, Any]) -> None:
-        """Note that a begun artifact is complete."""
-        self.made[artifact.key]["extent"] = extent(artifact, settings)
+        Args:
+            version: version of reflectrl that makes it; "" notes none.
+        """
+        before = self.made.get(artifact.key)
+        versions = [version]
+        if before is not None and artifact.is_begun(self.path.parent):
+            versions = [*before.get("versions", EARLIER).split(", "), version]
+        self.made[artifact.key] = _record(artifact, settings, ", ".join(dict.fromkeys(filter(None, versions))))
+
+    def finish(self, artifact: Artifact, settings: Mapping[str, Any], version: str = "") -> None:
+        """Note that an artifact is complete.
+
+        Args:
+            version: version of reflectrl that made it, if nothing was noted when it was begun; "" notes none.
+        """
+        versions = self.made.get(artifact.key, {"versions": version}).get("versions", "")
+        self.made[artifact.key] = _record(artifact, settings, versions) | {"extent": extent(artifact, settings)}
+
+    def versions(self, artifacts: Iterable[Artifact]) -> list[str]:
+        """Return the versions of reflectrl that made some artifacts and their inputs, in their order."""
+        versions: dict[str, None] = {}
+        for artifact in artifacts:
+            versions |= dict.fromkeys(self.versions(artifact.needs))
+            if artifact.key in self.made:
+                versions |= dict.fromkeys(self.made[artifact.key].get("versions", EARLIER).split(", "))
+        return list(versions)
 
     def says(self, artifact: Artifact, settings: Mapping[str, Any]) -> str:
         """Return the status of an artifact without reading its files: "done", "begun", "outdated" or "missing"."""
@@ -179,6 +220,47 @@ class State:
             return "outdated"
         done = record.get("extent") == extent(artifact, settings) and artifact.exists(self.path.parent)
         return "done" if done else "begun"
+
+
+EARLIER = "an earlier version"
+"""Version of what was made before versions were noted."""
+
+
+def _record(artifact: Artifact, settings: Mapping[str, Any], versions: str) -> dict[str, str]:
+    record = {"fingerprint": fingerprint(artifact, settings)}
+    if needs_environment(artifact) and (environment := source_of(settings)):
+        record["environment"] = environment
+    return record | ({"versions": versions} if versions else {})
+
+
+def is_of_another_source(graph: Graph, state: State, settings: Mapping[str, Any]) -> bool:
+    """Tell whether the environment was edited after some artifact was begun, while the settings stayed the same.
+
+    Artifacts of earlier versions have no digest of the environment. They are accepted, which is noted, and one line
+    says so.
+    """
+    folder, environment, accepted = state.path.parent, source_of(settings), False
+    for key, artifact in graph.items():
+        record = state.made.get(key)
+        if artifact.always or record is None or not artifact.is_begun(folder):
+            continue
+        before = record.get("environment", "")
+        if before == environment or not needs_environment(artifact):
+            continue
+        if record["fingerprint"] != fingerprint(artifact, settings, before):
+            continue  # other settings differ as well, which is refused
+        if before:
+            return True
+        record |= {"fingerprint": fingerprint(artifact, settings), "environment": environment}
+        accepted = True
+    if accepted:
+        LOG.warning(
+            "reflectrl: %s was begun by a version that noted no digest of the environment's source; "
+            "the environment is taken to be unchanged",
+            folder,
+        )
+        state.write()
+    return False
 
 
 def refuse_other_settings(

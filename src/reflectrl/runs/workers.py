@@ -19,8 +19,9 @@ import torch
 import transformers
 
 from reflectrl.core.config import Recipe
-from reflectrl.core.envs.workers import deaf_children, portable
+from reflectrl.core.envs.workers import PATIENCE, deaf_children, portable
 from reflectrl.core.local_modules import allowed_modules, begin_worker, without_current_folder
+from reflectrl.core.open_environments import closing_environments
 from reflectrl.core.plugins import one_line, resolve_engine
 from reflectrl.core.types import UserError, named_seed
 from reflectrl.learn.checkpoint import keeping
@@ -146,8 +147,13 @@ class Processes:
             yield self._news.get()
 
     def close(self) -> None:
-        """Kill the processes."""
-        for child in list((self._pool._processes or {}).values()):
+        """End the processes. They may close their environments, and are killed if that takes too long."""
+        children = list((self._pool._processes or {}).values())
+        for child in children:
+            child.terminate()
+        end = time.monotonic() + PATIENCE
+        for child in children:
+            child.join(max(0.0, end - time.monotonic()))
             child.kill()  # unlike SIGTERM, it cannot be ignored
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -179,13 +185,32 @@ _news: Any = None
 
 
 def _make_in_child(context: Context, artifact: Artifact) -> Timings:
+    global _is_making
+    _is_making = True
     try:
+        from reflectrl.core.envs import make_unchanged
         from reflectrl.runs.evaluation import require_same_tasks
 
-        require_same_tasks(context.recipe, context.tasks)
+        with closing_environments():
+            if context.source:
+                make_unchanged(context.recipe.env, context.source)
+            require_same_tasks(context.recipe, context.tasks)
         return make(context, artifact, seldom(partial(_tell, artifact.key)))
     except BaseException as error:  # an error that the parent cannot unpickle would look like a killed process
         raise portable(error) from None
+    finally:
+        _is_making = False
+
+
+_is_making = False
+"""True while a child process makes an artifact."""
+
+
+def _end_child(*_: Any) -> None:
+    """End a child process that is told to, with time to close its environments."""
+    if _is_making:
+        raise KeyboardInterrupt
+    os._exit(1)
 
 
 def _tell(*news: Any) -> None:
@@ -211,6 +236,7 @@ def prepare_child(news: Any, modules: Mapping[str, str]) -> None:
     begin_worker(modules)
     _news = news
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end_child)
     silence()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -315,7 +315,7 @@ BROKEN = {
     TuplePayload: "payload holds JSON values only",
     WrongSplit: "knows its split",
     NoTasks: "at least one training task",
-    AnySplit: "unknown split or stage raises UserError",
+    AnySplit: "unknown split or stage raises an exception",
     GoesOn: "step after the end raises RuntimeError",
     Clips: "out of range raises ValueError",
     OtherText: r"history \+ state",

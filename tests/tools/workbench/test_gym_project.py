@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
 from reflectrl.cli import main
@@ -48,7 +49,7 @@ def start(env: Any) -> tuple[str, dict[str, Any]]:
         ("FrozenLake-v1", 4, "[S]FFF"),
         ("Blackjack-v1", 2, "value 0 is "),
         ("CartPole-v1", 2, "value 3 is "),
-        ("MountainCar-v0", 3, "value 1 is 0.00"),
+        ("MountainCar-v0", 3, "value 1 is 0"),
         ("Acrobot-v1", 3, "value 5 is "),
     ],
 )
@@ -93,6 +94,146 @@ def test_a_falling_pole_is_no_win(here: Path) -> None:
     while not env.done:
         _, _, terminated, _, info = env.step(0)
     assert terminated and not info["success"]
+
+
+WALKS = """
+import gymnasium as gym
+from gymnasium.envs.registration import register
+
+
+class Walk(gym.Env):
+    '''A walk on a line from its middle: a loss at the left end, a goal at the right end, a limit of time.'''
+
+    action_space, observation_space = gym.spaces.Discrete(2), gym.spaces.Discrete(100)
+
+    def __init__(self, render_mode=None, length=7, step=0.0, loss=0.0, goal=1.0, limit=0, late="", key=""):
+        self.length, self.paid, self.limit, self.late, self.key = length, (loss, step, goal), limit, late, key
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.steps = 3, 0
+        return self.at, {}
+
+    def step(self, action):
+        self.at, self.steps = self.at + (1 if action else -1), self.steps + 1
+        end = -1 if self.at == 0 else int(self.at == self.length - 1)
+        late = not end and self.steps == self.limit
+        info = {self.key: end > 0} if self.key else {"TimeLimit.truncated": late} if self.late == "old" else {}
+        terminated = bool(end) or (late and self.late != "new")
+        return self.at, self.paid[end + 1], terminated, late and self.late == "new", info
+
+
+register("Walk-v0", entry_point=Walk, kwargs={})
+"""
+
+
+def begun_walk(**world: Any) -> Any:
+    """Begin a project in a world like `Walk`, and return its environment."""
+    gym.registry.pop("Walk-v0", None)
+    Path("mine_walks.py").write_text(WALKS.replace("kwargs={}", f"kwargs={world!r}"), encoding="utf-8")
+    return begun("mine_walks:Walk-v0")
+
+
+LONG = 60
+"""A length at which random play never sees the goal."""
+
+
+@pytest.mark.parametrize(
+    ("world", "loss", "goal"),
+    [
+        ({"loss": -1.0}, False, True),
+        ({"loss": -1.0, "length": LONG}, False, True),
+        ({"step": -0.1, "loss": -1.0}, False, True),
+        ({"step": -0.1, "loss": -1.0, "goal": -0.1, "length": LONG}, False, True),
+        ({"step": -1.0, "loss": -5.0, "goal": 0.0, "length": LONG}, False, True),
+        ({"step": -0.01, "loss": -0.01, "goal": 1.0}, False, True),
+        ({"step": -1.0, "loss": -2.0, "goal": -0.5}, False, True),
+        ({"step": 1.0, "loss": 1.0, "goal": 10.0}, False, True),
+        ({"step": 1.0, "loss": -100.0, "goal": 1.0, "length": LONG}, False, False),
+        ({"step": 0.1, "loss": 0.1, "goal": 0.1, "length": LONG}, False, False),
+        ({"step": -1.0, "loss": -1.0, "goal": -1.0, "key": "is_success"}, False, True),
+        ({"loss": 1.0, "key": "success"}, False, True),
+    ],
+    ids=str,
+)
+def test_an_end_that_pays_less_than_other_steps_is_a_loss(
+    here: Path, capsys: Any, world: dict[str, Any], loss: bool, goal: bool
+) -> None:
+    env = begun_walk(**world)
+    said = capsys.readouterr().out
+    assert "of random play, steps paid" in said and f"success means that {env.success_rule.split(' (')[0]}" in said
+    for action, won in ((0, loss), (1, goal)):
+        start(env)
+        while not env.done:
+            info = env.step(action)[4]
+        assert info["success"] == won, (world, action)
+
+
+@pytest.mark.parametrize(("late", "truncated"), [("new", True), ("old", True), ("never", False)])
+def test_an_end_by_a_limit_of_time_is_no_win_where_every_step_costs(here: Path, late: str, truncated: bool) -> None:
+    """Also where the limit is reported in the way of the older interface, or as any other end."""
+    world = {"step": -1.0, "loss": -1.0, "goal": 0.0, "length": LONG, "limit": 2, "late": late}
+    env = begun_walk(**world)
+    start(env)
+    env.step(0)
+    _, _, terminated, cut, info = env.step(1)
+    assert (terminated, cut, info["success"]) == (not truncated, truncated, False)
+
+
+def test_where_lasting_wins_the_limit_of_the_world_wins_as_well(here: Path) -> None:
+    world = {"step": 1.0, "loss": 0.0, "length": LONG, "limit": 12, "late": "new"}
+    env = begun_walk(**world)
+    start(env)
+    while not env.done:
+        _, _, terminated, truncated, info = env.step(1)
+    assert (env.elapsed, terminated, truncated, info["success"]) == (12, True, False, True)
+
+
+def test_a_world_that_prints_its_drawing_is_put_into_words(here: Path) -> None:
+    source = WALKS.replace(
+        "action_space, obs", 'metadata = {"render_modes": ["ansi"], "render_fps": 1}\n    action_space, obs'
+    )
+    source = source.replace("    def reset", "    def render(self):\n        print(self.at)\n\n    def reset")
+    gym.registry.pop("Walk-v0", None)
+    Path("mine_walks.py").write_text(source, encoding="utf-8")
+    assert start(begun("mine_walks:Walk-v0"))[0].startswith("Observation: 3.")
+
+
+def test_the_actions_of_a_grid_with_moving_obstacles_have_their_names_and_collisions_lose(here: Path) -> None:
+    env = begun("MiniGrid-Dynamic-Obstacles-5x5-v0")
+    _, info = start(env)
+    assert info["actions"] == ["turn left", "turn right", "go forward"]
+    lost = 0
+    for task in env.tasks("train")[:20]:
+        env.reset(seed=0, options={"task": task})
+        while not env.done:
+            _, reward, _, _, info = env.step(int(env.np_random.integers(3)))
+        lost += reward < 0
+        assert not (reward < 0 and info["success"])
+    assert lost > 10
+
+
+def test_done_stays_legal_where_it_wins(here: Path) -> None:
+    assert "done" in start(begun("MiniGrid-GoToDoor-5x5-v0"))[1]["actions"]
+
+
+def test_wins_that_are_penalised_are_pointed_out_by_check_env_and_by_a_run(here: Path, capsys: Any) -> None:
+    """As in projects of earlier versions, whose class says that any end is won."""
+    begun("MiniGrid-Dynamic-Obstacles-5x5-v0")
+    source = Path("mine/__init__.py")
+    source.write_text(source.read_text(encoding="utf-8").replace("return reward > 0", "return True"), encoding="utf-8")
+    for name in [name for name in sys.modules if name.startswith("mine")]:
+        del sys.modules[name]
+    capsys.readouterr()
+    assert main(["check-env", "mine", "--horizon", "20"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "won episodes ended with a reward below 0; if that is losing" in said
+    assert main(["run", "mine", "--arms", "random", "--no-check", "--eval.episodes", "30"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "note: some episodes count as won although their last step was penalised" in said
+    rows = json.loads(Path("runs/mine/results.json").read_text(encoding="utf-8"))["rows"]
+    assert all(0.5 < row["penalised"] <= row["success"] for row in rows)
+    assert "may be losses" in Path("runs/mine/report.html").read_text(encoding="utf-8")
 
 
 def test_rewards_on_the_way_are_paid_once(here: Path) -> None:

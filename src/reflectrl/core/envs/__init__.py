@@ -7,12 +7,16 @@ from typing import Any
 
 from reflectrl.core.config import checked
 from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.open_environments import note_open
 from reflectrl.core.plugins import names, one_line, resolve_class
+from reflectrl.core.source_code import environment_digest
 from reflectrl.core.types import UserError
 
 
 def make(section: Mapping[str, Any]) -> TextEnv:
     """Make the environment that the `env` section of a recipe describes.
+
+    Within `closing_environments`, it is closed at the end of the block if nobody has closed it before.
 
     Args:
         section: `name` (a short name or "package.module:Class") and the keyword arguments of the class.
@@ -23,11 +27,31 @@ def make(section: Mapping[str, Any]) -> TextEnv:
     """
     env_class, arguments = class_and_arguments(section)
     try:
-        return env_class(**arguments)
+        env: TextEnv = env_class(**arguments)
+        note_open(env)
+        return env
     except (UserError, KeyboardInterrupt):
         raise
     except BaseException as error:  # a plug-in may raise anything
         raise UserError(f"environment {section['name']!r} cannot be made: {one_line(error)}") from error
+
+
+def make_unchanged(section: Mapping[str, Any], source: str) -> TextEnv:
+    """Make an environment in a process of a run, from the source with which the run began.
+
+    Args:
+        section: as in `make`.
+        source: digest of the environment's source, from `environment_digest`.
+
+    Raises:
+        UserError: as in `make`, or the source has changed.
+    """
+    env = make(section)
+    if environment_digest(section) != source:
+        env.close()
+        about = "its source has changed since the run began"
+        raise UserError(f"environment {section['name']!r}: {about}; run the same command again")
+    return env
 
 
 def class_and_arguments(section: Mapping[str, Any]) -> tuple[type[TextEnv], dict[str, Any]]:

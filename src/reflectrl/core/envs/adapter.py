@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import io
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from inspect import signature
 from typing import Any
 
@@ -14,13 +16,16 @@ from gymnasium.envs.registration import load_env_creator
 
 from reflectrl.core.config import checked
 from reflectrl.core.envs.base import SPLITS, Outcome, TextEnv, require_known
-from reflectrl.core.envs.contract import is_finite
+from reflectrl.core.envs.contract import is_finite, require_kept
 from reflectrl.core.local_modules import look_here
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import Task, UserError
 
 FIRST_SEED = {"train": 0, "validation": 10**7, "test": 2 * 10**7}
-HIGHLIGHT = re.compile(r"\x1b\[(\d+)[;\d]*m")
+ESCAPES = re.compile(r"\x1b\[([\d;:]*)m|\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[^\[\]]?")
+"""Escape codes of terminals. The group holds the numbers of a code that changes how text looks."""
+PLAIN_AGAIN = {"", "0", "00", "22", "23", "24", "25", "27", "28", "29", "39", "49", "54", "55", "59"}
+"""Numbers of codes that end a highlight."""
 
 
 class GymTextEnv(TextEnv):
@@ -81,12 +86,24 @@ class GymTextEnv(TextEnv):
         self._wrapped = self._make()
 
     def _make(self) -> gym.Env[Any, Any]:
-        settings = {"disable_env_checker": True, "max_episode_steps": -1, **self.settings}
+        """Make the wrapped environment. If it cannot be used, it is closed again."""
+        wrapped = self._made({"render_mode": "ansi"} if draws_text(self.id) else {})
+        try:
+            if "ansi" in wrapped.metadata.get("render_modes", ()) and wrapped.render_mode is None:
+                wrapped.close()  # it says only now that it can be drawn as text
+                wrapped = self._made({"render_mode": "ansi"})
+            self._require_usable(wrapped)
+        except BaseException:
+            wrapped.close()
+            raise
+        return wrapped
+
+    def _made(self, mode: Mapping[str, Any]) -> gym.Env[Any, Any]:
+        """Let gymnasium make the environment, and explain why it cannot."""
+        settings = {"disable_env_checker": True, "max_episode_steps": -1, **mode, **self.settings}
         try:
             look_for_gym(self.id)
-            wrapped = gym.make(self.id, **settings)
-            if "ansi" in wrapped.metadata.get("render_modes", ()):
-                wrapped = gym.make(self.id, **{"render_mode": "ansi", **settings})
+            return gym.make(self.id, **settings)
         except Exception as error:  # making runs the wrapped environment's own code
             if (spec := gym.registry.get(self.id)) is not None:
                 env_settings = {
@@ -94,6 +111,8 @@ class GymTextEnv(TextEnv):
                 }
                 refuse_wrong_settings(spec, env_settings, f"{self.id} of gymnasium")
             raise UserError(f"gymnasium cannot make {self.id!r}: {one_line(error)}") from error
+
+    def _require_usable(self, wrapped: gym.Env[Any, Any]) -> None:
         if wrapped.render_mode != "ansi" and type(self).describe is GymTextEnv.describe:
             raise UserError(f"{self.id}: has no text rendering (render_mode 'ansi'); subclass and override describe()")
         space = wrapped.action_space
@@ -101,7 +120,6 @@ class GymTextEnv(TextEnv):
             raise UserError(f"{self.id}: actions must be Discrete from 0, not {space}")
         if len(self.names) != space.n or len(set(self.names)) != space.n:
             raise UserError(f"{self.id}: has {space.n} actions, and needs as many different names, not {self.names}")
-        return wrapped
 
     # ---- what a subclass may override ------------------------------------------------------------------------------
 
@@ -119,7 +137,13 @@ class GymTextEnv(TextEnv):
 
     def describe(self, observation: Any, info: Mapping[str, Any]) -> str:
         """Return the state as text. By default this is the "ansi" rendering, with highlighted parts in [brackets]."""
-        return plain(str(self._wrapped.render()))
+        return plain(rendered_text(self._wrapped, self.id))
+
+    def _described(self) -> str:
+        text = self.describe(self._seen, self._info)
+        if not isinstance(text, str):
+            require_kept(self, self._task, f"describe() gives text, not {text!r:.60}")
+        return text
 
     def won(self, observation: Any, reward: float, info: Mapping[str, Any]) -> bool:
         """Return whether an episode that has just terminated is won: by default, if its last reward was positive."""
@@ -136,7 +160,7 @@ class GymTextEnv(TextEnv):
     def begin(self, task: Task) -> None:
         self._seen, self._info = self._wrapped.reset(seed=task.payload["seed"])
         self._past, self._last = self.rules, "none"
-        self._text = self.describe(self._seen, self._info)
+        self._text = self._described()
 
     def apply(self, action: str) -> Outcome:
         index = self.names.index(action)
@@ -146,7 +170,9 @@ class GymTextEnv(TextEnv):
         if not is_finite(reward):
             raise ValueError(f"rewards are finite numbers, not {reward!r:.60}")
         self._last, self.earned = action, float(reward)
-        self._text = self.describe(self._seen, self._info)
+        self._text = self._described()
+        if is_out_of_time(self._info):
+            terminated, truncated = False, True
         won = terminated and self.won(self._seen, float(reward), self._info)
         events = ("won",) if won else ()
         return Outcome(float(reward) / self.scale, bool(terminated), bool(won), events, bool(truncated))
@@ -170,10 +196,17 @@ class GymTextEnv(TextEnv):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Make the wrapped environment again, and go back to the same point of the episode."""
+        if "_wrapped" in self.__dict__:
+            self._wrapped.close()
         self.__dict__.update(state)
+        self._is_closed = False
         self._wrapped = self._make()
-        if self._task is not None:
-            self.restore(self.save())
+        try:
+            if self._task is not None:
+                self.restore(self.save())
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the wrapped environment."""
@@ -196,6 +229,11 @@ def look_for_gym(id: str) -> None:
             look_here(entry_point.partition(":")[0])
 
 
+def is_out_of_time(info: Mapping[str, Any]) -> bool:
+    """Tell whether an end is a limit of time, as environments of gymnasium's older interface report it."""
+    return bool(info.get("TimeLimit.truncated", False))
+
+
 def refuse_wrong_settings(spec: Any, settings: Mapping[str, Any], what: str) -> None:
     """Explain which settings an environment does not take. Called when making the environment has failed.
 
@@ -214,9 +252,50 @@ def refuse_wrong_settings(spec: Any, settings: Mapping[str, Any], what: str) -> 
         checked(creator, {**spec.kwargs, **settings}, what, "env.settings")
 
 
+def draws_text(id: str) -> bool:
+    """Tell whether an environment's class says, before it is made, that it has an "ansi" rendering."""
+    name = id.rpartition(":")[2]
+    with suppress(Exception):  # making the environment will say what is wrong with it
+        look_for_gym(id)
+        spec = gym.registry.get(name)
+        if spec is not None:
+            creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+            return "ansi" in getattr(creator, "metadata", {}).get("render_modes", ())
+    return False
+
+
+def rendered_text(env: gym.Env[Any, Any], id: str) -> str:
+    """Return the "ansi" rendering of an environment: a text, or a stream of text.
+
+    Raises:
+        UserError: the rendering is something else, as of an environment that prints it.
+    """
+    rendered: Any = env.render()
+    if isinstance(rendered, io.StringIO):
+        rendered = rendered.getvalue()
+    if not isinstance(rendered, str):
+        about = f"its 'ansi' rendering is {rendered!r:.60}, and not text"
+        raise UserError(f"{id}: {about}; make a subclass of GymTextEnv with its own describe()")
+    return rendered
+
+
 def plain(text: str) -> str:
     """Remove escape codes from a terminal rendering, and put highlighted parts in [brackets].
 
     In some environments, gymnasium marks the agent by colour alone, so without brackets the agent would disappear.
     """
-    return HIGHLIGHT.sub(lambda code: "]" if int(code[1]) == 0 else "[", text)
+    parts: list[str] = []
+    is_marked, is_open, start = False, False, 0  # a bracket opens before the first character of a highlight
+    for code in [*ESCAPES.finditer(text), None]:
+        shown = text[start : code.start() if code else len(text)]
+        if shown:
+            parts.append("[" + shown if is_marked and not is_open else shown)
+            is_open = is_marked
+        if is_open and (code is None or code[1] is not None):
+            parts.append("]")
+            is_open = False
+        if code is not None:
+            start = code.end()
+            if code[1] is not None:
+                is_marked = not set(re.split("[;:]", code[1])) <= PLAIN_AGAIN
+    return "".join(parts)

@@ -17,7 +17,8 @@ import numpy as np
 
 from reflectrl.core.envs.contract import problem_of_observation, problem_of_outcome, problem_of_task, require_kept
 from reflectrl.core.envs.teacher import Teacher
-from reflectrl.core.plugins import suggestion
+from reflectrl.core.open_environments import closed_once
+from reflectrl.core.plugins import one_line, suggestion
 from reflectrl.core.types import Observation, Outcome, Task, UserError, named_seed
 
 T = TypeVar("T")
@@ -69,6 +70,8 @@ class TextEnv(gym.Env[str, int], ABC):
         milestones: event → stage name, for stages whose success shows in an episode of the last stage.
         subgoals: further events that show progress, without a stage of their own.
         teacher: teacher that demonstrates and explains in this environment. The default teacher knows nothing.
+        data_files: files, folders or patterns beside the class's module whose content changes the environment, so that
+            runs notice an edit. Files within the environment's package need not be named.
 
     Attributes:
         instructions: the rules in a few sentences, for the system prompt of models with a chat template. A class may
@@ -89,8 +92,15 @@ class TextEnv(gym.Env[str, int], ABC):
     milestones: ClassVar[dict[str, str]] = {}
     subgoals: ClassVar[tuple[str, ...]] = ()
     teacher: Teacher = Teacher()
+    data_files: ClassVar[tuple[str, ...]] = ()
     instructions: str = ""
     success_rule: str = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let a second call of the class's own `close` do nothing."""
+        super().__init_subclass__(**options)
+        if "close" in vars(cls):
+            cls.close = closed_once(vars(cls)["close"])  # type: ignore[method-assign]
 
     def __init__(self, horizon: int) -> None:
         self.horizon = horizon
@@ -226,6 +236,8 @@ class TextEnv(gym.Env[str, int], ABC):
             ContractError: a hook returned something invalid.
         """
         super().reset(seed=seed)
+        if self.__dict__.get("_is_closed"):
+            self._is_closed = False  # it may hold something again
         task = (options or {}).get("task")
         if task is None:
             tasks = self.tasks("train")
@@ -278,6 +290,10 @@ class TextEnv(gym.Env[str, int], ABC):
         info = {"observation": seen, "actions": list(seen.actions), "events": events, "success": self.success}
         return seen.history + seen.state, float(outcome.reward), terminated, truncated, info
 
+    @closed_once
+    def close(self) -> None:
+        """Release what the environment holds. Override it if that is anything: a program, a file, a connection."""
+
     def render(self) -> str:
         """Return the current observation as one text."""
         return self.observe().text
@@ -307,6 +323,21 @@ def require_known(env: str, kind: str, word: str, options: Sequence[str]) -> Non
     """
     if word not in options:
         raise UserError(f"{env}: unknown {kind} {word!r}{suggestion(str(word), options)}")
+
+
+def tasks_named(env: TextEnv, split: str, stage: str | None = None) -> Sequence[Task]:
+    """Return the tasks of a split and stage that a user has named.
+
+    Raises:
+        UserError: the environment knows no such split or stage, whatever exception it raised.
+    """
+    try:
+        return env.tasks(split, stage)
+    except UserError:
+        raise
+    except Exception as error:  # an author's code may raise anything
+        about = f"{split!r}" if stage is None else f"{split!r} at stage {stage!r}"
+        raise UserError(f"{type(env).__name__} has no tasks of split {about} ({one_line(error)})") from error
 
 
 def divide(items: Sequence[T], sizes: Mapping[str, int], *seed_names: object) -> dict[str, list[T]]:

@@ -14,10 +14,11 @@ from functools import partial
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from reflectrl.core.envs import make
+from reflectrl.core.envs import make, make_unchanged
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.envs.workers import PATIENCE, MakeEnv, RemoteEnv, Worker
 from reflectrl.core.plugins import one_line, resolve_engine
+from reflectrl.core.source_code import environment_digest
 from reflectrl.core.types import UserError
 
 if TYPE_CHECKING:
@@ -115,8 +116,11 @@ class EnvPool:
 
 
 def pool_of(recipe: Recipe) -> EnvPool:
-    """Return a pool of a recipe's environments."""
-    return EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine)
+    """Return a pool of a recipe's environments. Worker processes refuse a source that was edited in the meantime."""
+    make_env: MakeEnv = partial(make, recipe.env)
+    if recipe.env_workers:
+        make_env = partial(make_unchanged, recipe.env, environment_digest(recipe.env))
+    return EnvPool(make_env, recipe.env_workers, recipe.engine)
 
 
 def _require_picklable(make_env: MakeEnv) -> None:

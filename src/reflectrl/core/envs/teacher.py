@@ -56,6 +56,13 @@ class Teacher:
         """Return the index of the action that the usual method without learning takes. Learning has to beat it."""
         raise NotImplementedError(f"{type(env).__name__} has no baseline")
 
+    def teaches(self, split: str) -> bool:
+        """Return False for a split whose tasks the teacher does not know, such as "test". It is not asked there then.
+
+        By default, a teacher is asked in all splits. Teaching data is made in "train" and "validation".
+        """
+        return True
+
     def preferences(self, env: Any) -> Sequence[float]:
         """Return relative weights of all legal actions, for states in which naming the best action is not enough.
 

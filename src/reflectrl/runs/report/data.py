@@ -247,7 +247,7 @@ CALIBRATION = {"ece": "ECE", "brier": "Brier"}
 
 def is_share(key: str) -> bool:
     """Return whether a key of a row is a further share that tables show."""
-    return key.startswith(ATTEMPTS) or key == "illegal" or key in CALIBRATION
+    return key.startswith(ATTEMPTS) or key in ("illegal", "penalised") or key in CALIBRATION
 
 
 def _number(row: Mapping[str, Any], key: str, where: str) -> float | None:

@@ -16,6 +16,7 @@ from reflectrl.api import load_agent
 from reflectrl.core.config import load_recipe
 from reflectrl.core.config.folders import writing
 from reflectrl.core.envs import make
+from reflectrl.core.envs.base import tasks_named
 from reflectrl.core.players import Player
 from reflectrl.core.prompts import policy_prompt, reflector_prompt
 from reflectrl.core.prompts.tokens import beginning
@@ -83,7 +84,7 @@ def export_run(
     policy, reflector = playable(agent.player, agent.reflector)
     runtime_files = find_runtime(runtime)
     env = make(recipe.env)
-    first_tasks = env.tasks(split, stage)[:tasks]
+    first_tasks = tasks_named(env, split, stage)[:tasks]
     if not first_tasks:
         raise UserError(f"{recipe.env['name']} has no {split} tasks")
     world = explore(env, first_tasks, states)

@@ -21,7 +21,12 @@ from reflectrl.tools.certify.verdict import Finding, State
 
 SECONDS = 3.0
 """Time after which the first process begins no further walk. All others take as many."""
-PROGRAM = "from reflectrl.tools.certify.courses import main; main()"
+PROGRAM = """
+from reflectrl.core.open_environments import closing_environments
+from reflectrl.tools.certify.courses import main
+with closing_environments():
+    main()
+"""
 Courses = list[list[str]]
 
 

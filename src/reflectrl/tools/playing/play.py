@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core.envs import make
-from reflectrl.core.envs.base import TextEnv
+from reflectrl.core.envs.base import TextEnv, tasks_named
 from reflectrl.core.players.base import Player
 from reflectrl.core.players.simple import UNLEARNED, AnalystPlayer
 from reflectrl.core.plugins import announced, resolve, suggestion
@@ -87,7 +87,7 @@ def play(
 
 def choose_tasks(env: TextEnv, split: str, stage: str | None, number: int) -> Sequence[Task]:
     """Return the tasks of a split from this number (from 0) on. Raises UserError if there are fewer."""
-    tasks = env.tasks(split, stage)
+    tasks = tasks_named(env, split, stage)
     if not 0 <= number < len(tasks):
         raise UserError(f"--task is {number}; {split} has tasks 0 to {len(tasks) - 1}")
     return tasks[number:]

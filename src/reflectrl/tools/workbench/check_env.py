@@ -33,10 +33,11 @@ STABLE = ("tasks are the same", "tasks begin in the same way")
 STARTS = 20
 """Number of tasks whose first text is compared between processes."""
 LISTS_TASKS = """
-import json, sys
+import contextlib, json, sys
 from reflectrl.core.envs import make
 from reflectrl.tools.workbench.check_env import listing
-print(*listing(make(json.loads(sys.argv[1]))), sep="\\n")
+with contextlib.closing(make(json.loads(sys.argv[1]))) as env:
+    print(*listing(env), sep="\\n")
 """
 
 
@@ -99,7 +100,8 @@ def checked(section: dict[str, Any], recipe: Recipe) -> tuple[list[str], str]:
     except EnvCheckError as error:
         raise UserError(f"environment {name!r} breaks a promise: {error}") from error
     _require_stable_tasks(section, env)
-    notes = [f"note: {one_line(warning.message)}" for warning in caught if isinstance(warning.message, Warning)]
+    warned = dict.fromkeys(one_line(warning.message) for warning in caught if isinstance(warning.message, Warning))
+    notes = [f"note: {message}" for message in warned]
     sizes = [f"{len(env.tasks(split))} {split}" for split in SPLITS]
     facts = {"stages": env.stages, "tasks": sizes, "teacher": abilities or ["none"]}
     summary = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in facts.items())
@@ -107,6 +109,8 @@ def checked(section: dict[str, Any], recipe: Recipe) -> tuple[list[str], str]:
     signal = signal_of(played)
     if labelled:
         require_labels(signal.most)
+    if signal.length > 1 and len({step.observation.text for episode in played for step in episode.steps}) == 1:
+        notes.append("note: every state has the same text, so players cannot see what they do")
     doubt = doubt_about_success(signal, env)
     choices = _choices(played, signal, recipe.model, labelled)
     sample = [_sample(signal, env.horizon), *_success(env, signal, doubt), choices]
@@ -176,6 +180,16 @@ def _success(env: TextEnv, signal: Signal, doubt: str) -> list[str]:
         lines.append(
             f"  note: {signal.unmarked} episodes ended with a reward above 0 without success;"
             " if that is winning, let the outcome say success=True, since results count successes"
+        )
+    if signal.costly_wins:
+        lines.append(
+            f"  note: {signal.costly_wins} of {signal.won} won episodes ended with a reward below 0;"
+            " if that is losing, change when the environment says success, since results count successes"
+        )
+    if signal.won and signal.early_wins == signal.won:
+        lines.append(
+            "  note: every won episode ended with a reward that its other steps paid as well;"
+            " if such an end comes too early (a fall, a crash), it is a loss, and lasting is a win"
         )
     if doubt:
         lines.append(f"  note: {doubt}")

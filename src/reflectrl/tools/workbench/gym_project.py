@@ -9,20 +9,21 @@ from __future__ import annotations
 import difflib
 import os
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium as gym
 import jinja2
 
 from reflectrl.core.advice import install
-from reflectrl.core.envs.adapter import look_for_gym
+from reflectrl.core.envs.adapter import look_for_gym, rendered_text
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
+from reflectrl.tools.workbench.gym_rewards import SuccessRule, play_at_random, success_rule
 
-EPISODES, STEPS = 30, 100
-"""Random play that is examined: number of episodes, and their largest number of steps."""
 WIDEST = 16
 """Largest number of values of an observation that is put into words."""
+LONGEST = 100
+"""Largest horizon of a new project. Short episodes are learned from sooner."""
 MINIGRID = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
 COMMON = {
     ("FrozenLake", 4): ("left", "down", "right", "up"),
@@ -45,19 +46,29 @@ class GymProject:
         actions: a name per action.
         named: True if the names say what the actions do; False if they are numbers.
         is_grid: the environment belongs to `minigrid`.
+        needs_done: the action "done" of `minigrid` does something.
         words: lines of code that put an observation into words; () if the environment draws itself as text.
-        ends: "cost" if every end of random play paid less than 0, "pay" if every end paid more than 0: in both cases
-            the reward of an end does not say whether it is a win. "tell" otherwise.
-        horizon: registered limit of steps, or a guess.
+        success: rule by which an end counts as won.
+        paid: rewards of random play in a sentence, from which the rule was inferred.
+        horizon: largest number of steps of an episode.
+        limit: the environment's own limit of steps; 0 if none is known.
     """
 
     id: str
     actions: tuple[str, ...]
     named: bool
     is_grid: bool
+    needs_done: bool
     words: tuple[str, ...]
-    ends: Literal["cost", "pay", "tell"]
+    success: SuccessRule
+    paid: str
     horizon: int
+    limit: int
+
+    @property
+    def assumption(self) -> str:
+        """The rule of success that was inferred, and what it was inferred from, for the user to check."""
+        return f"{self.id}: {self.paid} Assumed: success means that {self.success.words}."
 
     def environment(self, template: str, class_name: str, name: str) -> str:
         """Fill in the template of a project's `__init__.py`."""
@@ -79,12 +90,27 @@ def look_at(id: str) -> GymProject:
                 f"{id}: actions are {space}; reflectrl chooses among listed actions, so wrap it to be Discrete"
             )
         is_grid = type(env.unwrapped).__module__.startswith("minigrid.")
-        draws = "ansi" in env.metadata.get("render_modes", ())
-        words = () if is_grid or draws else words_for(env.observation_space, id)
+        words = () if is_grid or _draws_itself(env, id) else words_for(env.observation_space, id)
         actions, named = _action_names(env, id, int(space.n))
-        if is_grid and len(actions) == len(MINIGRID):
-            actions, named = MINIGRID, True
-        return GymProject(id, actions, named, is_grid, words, _ends(env), _horizon(env))
+        if is_grid and len(actions) <= len(MINIGRID):  # some of its worlds take only the first few
+            actions, named = MINIGRID[: len(actions)], True
+        rewards, limit = play_at_random(env), _limit(env)
+        return GymProject(
+            id=id,
+            actions=actions,
+            named=named,
+            is_grid=is_grid,
+            needs_done=is_grid and _needs_done(env),
+            words=words,
+            success=success_rule(rewards),
+            paid=rewards.in_words(),
+            horizon=min(limit or LONGEST, LONGEST),
+            limit=limit,
+        )
+    except (UserError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # playing runs the environment's own code
+        raise UserError(f"{id} raised {one_line(error)}") from error
     finally:
         env.close()
 
@@ -108,6 +134,20 @@ def _make(id: str) -> gym.Env[Any, Any]:
         raise UserError(f"gymnasium cannot make {id!r}: {one_line(error)}") from error
 
 
+def _draws_itself(env: gym.Env[Any, Any], id: str) -> bool:
+    """Tell whether an environment can be rendered as text. Some say so, and print it or return something else."""
+    if "ansi" not in env.metadata.get("render_modes", ()):
+        return False
+    drawing = gym.make(id, disable_env_checker=True, render_mode="ansi")
+    try:
+        drawing.reset(seed=0)
+        return bool(rendered_text(drawing, id))
+    except UserError:
+        return False
+    finally:
+        drawing.close()
+
+
 def words_for(space: Any, id: str) -> tuple[str, ...]:
     """Return lines of code that put an observation of a space into words. The last of them returns the text.
 
@@ -122,7 +162,9 @@ def words_for(space: Any, id: str) -> tuple[str, ...]:
             text = ", ".join(f"value {i} is {{{name}}}" for i, name in enumerate(names))
             return (f"{', '.join(names)} = observation", f'return f"{text}."')
         case gym.spaces.Box() | gym.spaces.MultiBinary() | gym.spaces.MultiDiscrete() if _size(space) <= WIDEST:
-            form = "value:.2f" if isinstance(space, gym.spaces.Box) else "value"
+            # Significant digits, since two decimals would turn small numbers into 0.00.
+            floats = isinstance(space, gym.spaces.Box) and space.dtype.kind == "f"
+            form = "value:.3g" if floats else "value"
             return (
                 f'values = [f"value {{i}} is {{{form}}}" for i, value in enumerate(observation.ravel())]',
                 'return ", ".join(values) + "."',
@@ -153,41 +195,30 @@ def _size(space: Any) -> int:
 
 def _action_names(env: gym.Env[Any, Any], id: str, count: int) -> tuple[tuple[str, ...], bool]:
     """Return a name per action, and whether the names say what the actions do."""
-    for (start, actions), names in COMMON.items():
-        if id.startswith(start) and actions == count:
-            return names, True
+    if type(env.unwrapped).__module__.startswith("gymnasium.envs."):
+        for (start, actions), names in COMMON.items():
+            if id.startswith(start) and actions == count:
+                return names, True
     meanings = getattr(env.unwrapped, "get_action_meanings", None)
     if callable(meanings):
-        names = tuple(str(name).lower() for name in meanings())
-        if len(set(names)) == count:
+        names = tuple(name.lower() for name in meanings() if isinstance(name, str))
+        if len(names) == len(set(names)) == count:
             return names, True
-    listed = getattr(env.unwrapped, "actions", None)
-    members = getattr(listed, "__members__", {})
-    if len(members) == count:
-        return tuple(name.replace("_", " ") for name in members), True
+    # An enumeration may list more actions than this environment takes, and in another order.
+    members = getattr(getattr(env.unwrapped, "actions", None), "__members__", {})
+    by_index = {getattr(member, "value", None): name for name, member in members.items()}
+    if all(index in by_index for index in range(count)):
+        return tuple(by_index[index].replace("_", " ") for index in range(count)), True
     return tuple(f"action {i}" for i in range(count)), False
 
 
-def _ends(env: gym.Env[Any, Any]) -> Literal["cost", "pay", "tell"]:
-    """Play at random, and return what the rewards of episodes that ended by themselves have in common."""
-    env.action_space.seed(0)
-    rewards = []
-    for seed in range(EPISODES):
-        env.reset(seed=seed)
-        for _ in range(STEPS):
-            _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-            if terminated:
-                rewards.append(float(reward))
-            if terminated or truncated:
-                break
-    if not rewards:  # in MountainCar and CliffWalking every step costs, and random play does not reach the goal
-        return "cost" if float(reward) < 0 else "tell"
-    if all(reward < 0 for reward in rewards):
-        return "cost"
-    return "pay" if len(rewards) == EPISODES and all(reward > 0 for reward in rewards) else "tell"
+def _needs_done(env: gym.Env[Any, Any]) -> bool:
+    """Tell whether the action "done" of minigrid does something in this environment, as in GoToDoor."""
+    steps = [vars(kind).get("step") for kind in type(env.unwrapped).__mro__ if kind.__name__ != "MiniGridEnv"]
+    return any("done" in step.__code__.co_names for step in steps if hasattr(step, "__code__"))
 
 
-def _horizon(env: gym.Env[Any, Any]) -> int:
-    """Return the registered limit of steps if there is one, at most 100."""
-    limit = getattr(env.spec, "max_episode_steps", None) or getattr(env.unwrapped, "max_steps", None) or STEPS
-    return min(int(limit), STEPS)
+def _limit(env: gym.Env[Any, Any]) -> int:
+    """Return the registered limit of steps, or the environment's own; 0 if there is none."""
+    limit = getattr(env.spec, "max_episode_steps", None) or getattr(env.unwrapped, "max_steps", None)
+    return max(0, int(limit or 0))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -18,6 +18,9 @@ from reflectrl.core.config.folders import writing
 from reflectrl.core.plugins import announced
 from reflectrl.core.types import UserError
 
+if TYPE_CHECKING:
+    from reflectrl.tools.workbench.gym_project import GymProject
+
 FILES = {
     "environment.py.txt": "__init__.py",
     "test.py.txt": "test_my_env.py",
@@ -25,8 +28,8 @@ FILES = {
     "README.md.txt": "README.md",
 }
 """Template → its file name in a project. "my_env" and "MyEnv" stand for the project's names."""
-TAKEN = ("Outcome", "Task", "TextEnv")
-"""Names that the template imports."""
+TAKEN = ("GymTextEnv", "Outcome", "Task", "TextEnv", "View")
+"""Names that the templates import."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +45,26 @@ class Init:
         """Write all files or none, and print the next steps.
 
         Raises:
-            UserError: the name is not a package name, or is taken.
+            UserError: the name is not a package name, or is taken, or the environment cannot be made or put into words.
         """
         if settings:
             raise UserError(f"unknown option {settings[0].partition('=')[0]!r}; init has none")
         folder = Path(refuse_name(self.name))
-        files_of_project = gym_files(self.gym, folder.name) if self.gym else template_files(folder.name)
+        files_of_project, assumed = template_files(folder.name), ""
+        if self.gym:
+            from reflectrl.tools.workbench.gym_project import look_at  # gymnasium is slow to import
+
+            looked_at = look_at(self.gym)
+            files_of_project |= gym_files(looked_at, folder.name)
+            assumed = looked_at.assumption
         temp_folder = Path(f"{folder}.{os.getpid()}.new")
         with writing(folder, temp_folder):
             temp_folder.mkdir()
             for name, text in files_of_project.items():
                 (temp_folder / name).write_text(text, encoding="utf-8")
             temp_folder.rename(folder)
+        if assumed:
+            print(assumed)
         print(f"{folder}/ holds an environment that works. Edit {folder}/__init__.py, then:")
         for verb, words in (("check-env", ""), ("run", " --arms random,rl-only"), ("play", "")):
             print(f"  reflectrl {verb} {folder}{words}")
@@ -64,18 +75,10 @@ def template_files(project: str) -> dict[str, str]:
     return {name.replace("my_env", project): template(source, project) for source, name in FILES.items()}
 
 
-def gym_files(id: str, project: str) -> dict[str, str]:
-    """Return the files of a project that plays an environment of gymnasium: name → text.
-
-    Raises:
-        UserError: the environment cannot be made, or cannot be put into words.
-    """
-    from reflectrl.tools.workbench.gym_project import look_at  # gymnasium is slow to import
-
-    written = template_files(project)
-    written["__init__.py"] = look_at(id).environment(raw("gym_environment.py.txt"), class_name(project), project)
-    written["record.py"] = template("record.py.txt", project)
-    return written
+def gym_files(looked_at: GymProject, project: str) -> dict[str, str]:
+    """Return the files that differ in a project that plays an environment of gymnasium: name → text."""
+    code = looked_at.environment(raw("gym_environment.py.txt"), class_name(project), project)
+    return {"__init__.py": code, "record.py": template("record.py.txt", project)}
 
 
 def template(source: str, project: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +38,9 @@ class CheckFirst(RunOption):
         from reflectrl.tools.workbench.check import EnvCheckError, check_text_env
 
         try:
-            check_text_env(functools.partial(make, recipe.env))
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                check_text_env(functools.partial(make, recipe.env))
         except EnvCheckError as error:
             raise UserError(
                 f"environment {name!r} breaks a promise: {error}; fix it, or train without the check: --no-check"
@@ -46,4 +49,6 @@ class CheckFirst(RunOption):
             raise
         except Exception as error:  # of the environment's own code
             raise UserError(f"environment {name!r} raised {one_line(error)}") from error
+        for about in dict.fromkeys(" ".join(str(warning.message).split()) for warning in caught):
+            print(f"note: {about}", flush=True)
         print(f"{name}: every promise is kept (more: reflectrl check-env)", flush=True)

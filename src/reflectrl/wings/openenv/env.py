@@ -123,6 +123,10 @@ class OpenEnvEnv(TextEnv):
         missing = [name for name in names if name not in self._seen]
         if missing:
             raise UserError(f"openenv: the observation has no field {missing[0]!r}; it has {', '.join(self._seen)}")
+        if len(names) == 1 and not isinstance(self._seen[names[0]], str | int | float):
+            raise UserError(
+                f"openenv: the field {names[0]!r} of the observation is no text: {self._seen[names[0]]!r:.60}"
+            )
         texts = [str(self._seen[name]).rstrip() for name in names]
         labelled = [f"{name}: {text}" for name, text in zip(names, texts, strict=True)]
         return "".join(f"{line}\n" for line in (texts if len(self.text) == 1 else labelled))
