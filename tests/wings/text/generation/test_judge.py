@@ -171,6 +171,17 @@ def test_a_win_and_a_tie_are_a_win():
         ("Answer A is better than B", "unclear"),
         ("a good one", "unclear"),
         ("", "unclear"),
+        ("Answer A", "first"),
+        ("Verdict: **A**\nAnswer B is wordy.", "first"),
+        ("[[B]]", "second"),
+        ("A: fluent.\nB: fluent, and true.\nB", "second"),
+        ("A, B: both are fine.", "unclear"),
+        ("A.\n\nB", "unclear"),
+        ("The answer is not A.", "unclear"),
+        ("B isn\u2019t good", "unclear"),
+        ("Is A better?", "unclear"),
+        ("A careful reader sees no difference", "unclear"),
+        ("A<|im_end|>\n<|im_start|>user\nWhy not B?", "first"),
     ],
 )
 def test_verdicts_are_read(answer, verdict):
