@@ -247,6 +247,12 @@ def read_reflection(answer: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
+def whole_sentences(reflection: str) -> str:
+    """Return a reflection that was cut off without its last sentence, if it has others."""
+    match = re.match(r".*[.!?](?=\s|\Z)", reflection)
+    return match[0] if match else reflection
+
+
 def problem_of(reflection: str, longest: int, leak: Literal["source", "action"], best: str = "") -> str | None:
     """Return why a reflection cannot be taught, in words for its author; None if it can.
 
