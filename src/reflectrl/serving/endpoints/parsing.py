@@ -61,8 +61,8 @@ TOLD = re.compile(
 """Words by which a reflection gives away that its author knew the best action, or repeats the instructions."""
 Verdict = Literal["first", "second", "tie", "unclear"]
 """Answers of a judge that compares two texts, A and B."""
-PREFERENCE: dict[Verdict, float] = {"first": 1.0, "second": 0.0, "tie": 0.5, "unclear": 0.5}
-"""Preference for the text that was shown first, by verdict."""
+PREFERENCE: dict[Verdict, float | None] = {"first": 1.0, "second": 0.0, "tie": 0.5, "unclear": None}
+"""Preference for the text that was shown first, by verdict. An unclear one is no tie, and is left out."""
 VERDICTS: dict[str, Verdict] = {"A": "first", "B": "second", "TIE": "tie"}
 VERDICT = r"\b(A|B|TIE|Tie|tie)\b"
 LABELLED_VERDICT = re.compile(
