@@ -529,4 +529,5 @@ class TestStore:
         monkeypatch.setenv("REFLECTRL_DATA", "/data")
         assert (data_folder("hha"), data_folder("hha", "~/x")) == (Path("/data/hha"), Path.home() / "x")
         monkeypatch.delenv("REFLECTRL_DATA")
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
         assert data_folder("comet") == Path.home() / ".cache/reflectrl/comet"
