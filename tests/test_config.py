@@ -23,6 +23,7 @@ from reflectrl.core.config import (
     read_recipe,
     to_toml,
 )
+from reflectrl.core.config.folders import data_folder, user_folder
 from reflectrl.core.config.reference import keys
 from reflectrl.core.config.values import RENAMED
 from reflectrl.core.types import UserError
@@ -393,3 +394,59 @@ class TestReference:
         """Top-level keys come first, as TOML wants it."""
         lines = [f"{key.dotted} = {key.default}" for key in sorted(keys(), key=lambda key: "." in key.dotted)]
         assert load_recipe(write("\n".join(lines))) == Recipe()
+
+
+# ---- folders of the user ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A new home folder, and no variable that names another place."""
+    for name in ("REFLECTRL_DATA", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_every_folder_of_the_user_follows_the_specification(no_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert data_folder("models") == no_folders / ".cache/reflectrl/models"
+    assert user_folder("config") == no_folders / ".config/reflectrl"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/other/caches")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/other/settings")
+    assert data_folder("models") == Path("/other/caches/reflectrl/models")
+    assert user_folder("config") == Path("/other/settings/reflectrl")
+    for relative in ("caches", "./caches", "../caches", ""):
+        monkeypatch.setenv("XDG_CACHE_HOME", relative)
+        assert data_folder("models") == no_folders / ".cache/reflectrl/models"
+    monkeypatch.setenv("REFLECTRL_DATA", "/data")
+    assert data_folder("models") == Path("/data/models")
+
+
+def test_data_of_an_earlier_version_are_still_found(no_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    earlier, later = no_folders / ".cache/reflectrl/models", no_folders / "caches/reflectrl/models"
+    earlier.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(no_folders / "caches"))
+    assert (data_folder("models"), data_folder("hha")) == (earlier, later.with_name("hha"))
+    later.mkdir(parents=True)
+    assert data_folder("models") == later
+
+
+@pytest.mark.parametrize("home", ["somewhere", "./here"])
+def test_a_user_without_a_home_folder_is_told_so(no_folders: Path, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+    monkeypatch.setenv("HOME", home)
+    with pytest.raises(UserError, match="no home folder; set HOME"):
+        data_folder("models")
+    path = no_folders / "r.toml"
+    path.write_text("env.name = 'corridor'\nendpoint.base_url = 'http://h/v1'\n", encoding="utf-8")
+    with pytest.raises(UserError, match="if you trust it"):
+        load_recipe(path)
+    assert load_recipe(path, trust=True).sections["endpoint"].base_url == "http://h/v1"  # it is not remembered
+
+
+def test_data_model_looks_where_the_other_caches_are(
+    no_folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(no_folders / "caches"))
+    from reflectrl.tools.pretrained.catalogue import folders
+
+    assert folders("smollm2-135m")[0] == no_folders / "caches/reflectrl/models/smollm2-135m"

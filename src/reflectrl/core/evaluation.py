@@ -26,11 +26,15 @@ ATTEMPTS = ("pass@", "maj@")
 def rows_of(episodes: Sequence[Episode], env: TextEnv, confidence: float) -> list[Row]:
     """Compute the result rows of episodes that share arm, split, stage, sampling and seed.
 
+    Episodes that a model's server has cut short may be left out (`Turn.ended` is "unread"); rows name their share.
+
     There is a row for the stage of the episodes. If that is the environment's last stage, there is also a row for each
     milestone, whose success means that its event happened, and for each group of tasks that the environment names.
     Intervals count a task once, however often it was attempted, and also tasks that the environment counts as one.
     Without episodes there are no rows.
     """
+    everything = episodes
+    episodes = [episode for episode in everything if not is_unread(episode)]
     if not episodes:
         return []
     first = episodes[0]
@@ -48,7 +52,15 @@ def rows_of(episodes: Sequence[Episode], env: TextEnv, confidence: float) -> lis
             groups.setdefault(name, []).append(episode)
     for name, group in groups.items():
         rows.insert(-1, _row(shared, name, [episode.success for episode in group], group, env, confidence))
+    if unread := len(everything) - len(episodes):
+        for row in rows:
+            row["unread"] = unread / len(everything)
     return rows
+
+
+def is_unread(episode: Episode) -> bool:
+    """Return whether an episode is to be left out of results, since a model's server has refused its question."""
+    return bool(episode.steps) and any(turn.ended == "unread" for turn in episode.steps[-1].turns)
 
 
 def _row(
@@ -79,7 +91,7 @@ def _row(
         "steps_to_success": _mean(len(episode.steps) for episode, w in zip(episodes, won, strict=True) if w),
         **({"tasks": independent} if independent < len(won) else {}),
         **_attempts(list(tasks.values())),
-        **_illegal(episodes),
+        **_incomplete(episodes),
         **_penalised([episode for episode, win in zip(episodes, won, strict=True) if win], len(won)),
     }
 
@@ -147,11 +159,26 @@ def pass_at(k: int, attempts: int, wins: int) -> float:
     return 1.0 - comb(attempts - wins, k) / comb(attempts, k)
 
 
-def _illegal(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Return the share of steps in which a player named no legal action and a random one was taken. Empty if zero."""
-    choices = [step.choice for episode in episodes for step in episode.steps]
-    illegal = sum(turn is not None and turn.player == "illegal" for turn in choices)
-    return {"illegal": illegal / len(choices)} if illegal else {}
+INCOMPLETE = ("illegal", "cut", "filtered", "declined", "refused")
+"""Keys of a row about the answers of models behind endpoints. A row leaves out those that are zero."""
+
+
+def _incomplete(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return the shares of steps whose answer was illegal or not complete, and of episodes with a refused question.
+
+    An answer is illegal if it is complete but names no legal action, so that a random one was taken.
+    """
+    steps = [step for episode in episodes for step in episode.steps]
+    counts = dict.fromkeys(INCOMPLETE, 0)
+    for step in steps:
+        counts["illegal"] += step.choice is not None and step.choice.player == "illegal"
+        for ending in {turn.ended for turn in step.turns} & {"cut", "filtered", "declined"}:
+            counts[ending] += 1
+    shares = {name: count / len(steps) for name, count in counts.items() if count}
+    refused = 0
+    for episode in episodes:
+        refused += any(turn.ended == "refused" for step in episode.steps for turn in step.turns)
+    return {**shares, "refused": refused / len(episodes)} if refused else shares
 
 
 def _penalised(wins: Sequence[Episode], episodes: int) -> dict[str, float]:
@@ -189,12 +216,12 @@ def _pooled(key: tuple[Any, ...], group: list[Row], confidence: float) -> Row:
         means[name] = _mean(row[name] for row in group if row[name] is not None)
     pooled = {**dict(zip(KEYS, key, strict=True)), "seeds": len(group), "episodes": episodes}
     more = [name for name in group[0] if name.startswith(ATTEMPTS)]
-    for name in ("illegal", "penalised", "ece", "brier"):
+    for name in (*INCOMPLETE, "penalised", "unread", "ece", "brier"):
         if any(name in row for row in group):
             more.append(name)
     for name in more:
         # A row without such steps or ends leaves them out; a row without calibration was not measured.
-        counted = group if name in ("illegal", "penalised") else [row for row in group if name in row]
+        counted = group if name in (*INCOMPLETE, "penalised", "unread") else [row for row in group if name in row]
         means[name] = _mean(row.get(name, 0.0) for row in counted)
     return {**pooled, "success": means["success"], "low": low, "high": high, **means}
 

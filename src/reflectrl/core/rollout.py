@@ -67,6 +67,8 @@ def rollout(
 ) -> Iterator[Episode]:
     """Play every job and yield its episode when it ends (not necessarily in the order of the jobs).
 
+    An episode ends, lost, where a model's server has refused its question (`Turn.ended`).
+
     An episode depends only on its job and on the players' weights: not on `batch`, not on where the environments live,
     and not on the other jobs (except for rounding in matrix products, which depends on their shape). If several
     processes make an artifact together, each plays some of the jobs, and all of them yield all episodes.
@@ -142,6 +144,8 @@ def rollout(
                 played = len(live.steps)
                 if job.start is not None:
                     played -= len(job.start.actions)  # a horizon counts the player's own steps only
+                if live.steps[-1].gave_up:  # the last action was drawn at random, so it wins nothing
+                    now = now._replace(truncated=True, success=False)
                 live.truncated = now.truncated or (not now.done and played == job.horizon)
                 if now.done or live.truncated:
                     episode = Episode(

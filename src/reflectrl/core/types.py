@@ -12,6 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Split = Literal["train", "validation", "test"]
+Ending = Literal["", "cut", "filtered", "declined", "refused", "unread"]
+"""End of a model's answer. "": it is complete. "cut": it reached its largest length. "filtered": a content filter
+withheld it. "declined": the model declined to answer. "refused": the server refused the question, so the episode counts
+as lost. "unread": the same, but the episode is left out of the results."""
 StepLabel = Literal["positive", "negative"]
 
 
@@ -130,6 +134,7 @@ class Turn:
         entropy: entropy (nats) of the choice distribution; None for a reflection.
         sampling: sampling settings; None for players that do not sample from a model.
         support: indices of the actions that top-k and top-p left to choose from; empty if no action was left out.
+        ended: end of the answer of a model behind an endpoint, if it was not complete.
         prompt_ids: token ids of the prompt that a language model read, so that learning need not render it again.
             They are kept in memory only: an episode that was read from a file has none.
     """
@@ -144,6 +149,7 @@ class Turn:
     entropy: float | None = None
     sampling: Sampling | None = None
     support: tuple[int, ...] = ()
+    ended: Ending = ""
     prompt_ids: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -220,6 +226,11 @@ class Step:
     def choice(self) -> Choice | None:
         """The turn in which the action was chosen, or None."""
         return next((turn for turn in self.turns if isinstance(turn, Choice)), None)
+
+    @property
+    def gave_up(self) -> bool:
+        """True if the server of an acting model refused the question, so that the episode ended here."""
+        return self.choice is not None and self.choice.ended in ("refused", "unread")
 
 
 @dataclass(frozen=True)

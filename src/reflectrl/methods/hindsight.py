@@ -318,7 +318,7 @@ class HindsightTexts:
 
         Returns:
             The teacher's log-probabilities [N, A], the gates [N], and metrics: the share of steps with an open gate,
-            and the mean gain of the actions taken.
+            the mean gain of the actions taken, and the share of steps that have a text.
         """
         import torch
 
@@ -335,7 +335,8 @@ class HindsightTexts:
         written_N = torch.tensor([float(text is not None) for text in texts])
         gates_N = written_N * GATES[self.settings.gate](gains_N, batch.advantages_N, won_N)
         gain = float((gains_N * written_N).sum() / written_N.sum().clamp(min=1))
-        return teacher_NA, gates_N, {"hindsight_share": float(gates_N.mean()), "hindsight_gain": gain}
+        metrics = {"hindsight_share": float(gates_N.mean()), "hindsight_gain": gain}
+        return teacher_NA, gates_N, metrics | {"hindsight_written": float(written_N.mean())}
 
     def auxiliary(self, teacher_NA: Tensor, gates_N: Tensor, logp_NA: Tensor, index: Sequence[int]) -> Tensor:
         """Return the weighted loss of some steps, given the policy's log-probabilities [n, A] for them."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from reflectrl.core.config.folders import data_folder
 from reflectrl.core.digests import digest_of
+from reflectrl.core.types import UserError
 from reflectrl.models.lm import EngineOptions, LanguageModel
 from reflectrl.models.sources import files_of
 from reflectrl.models.verification import find_exact_options, warn_once
@@ -42,7 +43,9 @@ def verify_once(lm: LanguageModel, source: str) -> LanguageModel:
     # A name or a single file is checked at every load, and so is a small compiled model: there may be no compiler now.
     cached = folder.is_dir() and (large or not lm.engine_options.compiled)
     key = _key(lm, folder) if cached else ""
-    path = data_folder("verified") / f"{key}.json" if key and large else None
+    path = None
+    with suppress(UserError):  # without a home folder, results are kept in this process only
+        path = data_folder("verified") / f"{key}.json" if key and large else None
     result = _RESULTS.get(key) if path is None else _read(path)
     if result is None:
         options, warnings = find_exact_options(lm, source)

@@ -186,6 +186,11 @@ def show_results(
         horizon, level = data["env"]["horizon"], data["confidence"]
         title = f"{data['recipe']}, {split} tasks, {sampling}: success and {level:.0%} interval (horizon {horizon})"
         console.print(_table(title, rows, arms, seconds or {}))
+        for line in remarks(rows, arms):
+            console.print(line, soft_wrap=True)
+    if not data["summary"]:
+        for line in remarks((), arms):
+            console.print(line, soft_wrap=True)
     names = dict.fromkeys(row["arm"] for row in data["summary"] if row.get("penalised"))
     if names:
         about = "note: some episodes count as won although their last step was penalised (column penalised)"
@@ -214,6 +219,39 @@ def _table(
         spent = [f"{seconds[name]:.0f}" if name in seconds else "-"] if seconds else []
         table.add_row(name, *(_cell(cells.get((name, stage))) for stage in stages), *further, *spent, arm.about)
     return table
+
+
+ANSWERS = {
+    "illegal": "no legal action named",
+    "cut": "answer cut off at max_tokens",
+    "filtered": "answer withheld by a content filter",
+    "declined": "answer declined by the model",
+}
+"""Explanations of the shares of steps that rows of models behind endpoints have."""
+
+
+def remarks(rows: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm]) -> Iterator[str]:
+    """Yield a line for each arm whose answers were not all read: how many, why, and how they count."""
+    last_rows = {row["arm"]: row for row in rows}  # of several stages, the last one stands last
+    for name, arm in arms.items():
+        row = last_rows.get(name)
+        if row is None:
+            if arm.asked:
+                yield f"{name}: no results, since the server refused a question in every episode"
+            continue
+        notes = [f"{about} in {100 * row[key]:.1f} % of steps" for key, about in ANSWERS.items() if key in row]
+        if "refused" in row:
+            count = round(row["refused"] * row["episodes"])
+            notes.append(
+                f"the server refused a question in {count} of {row['episodes']} episodes, lost if it was to act"
+            )
+        if "unread" in row:
+            played = round(row["episodes"] / (1 - row["unread"]))
+            notes.append(
+                f"{played - row['episodes']} of {played} episodes left out, in which the server refused a question"
+            )
+        if notes:
+            yield f"{name}: {'; '.join(notes)}"
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:

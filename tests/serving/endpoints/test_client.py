@@ -43,7 +43,7 @@ def test_sends_the_conversation_and_returns_the_answer(server):
     server.script("good day")
     assert ask(endpoint(server)) == "good day"
     expected = {"model": "small-model", "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 7}
-    assert server.requests == [{**expected, "temperature": 0.5}]
+    assert server.requests == [{**expected, "temperature": 0.5, "stream": False}]
     assert server.keys == [f"Bearer {KEY}"]
 
 
@@ -282,6 +282,90 @@ def test_what_was_answered_before_a_failure_is_kept(server, tmp_path):
         endpoint(server, Journal(tmp_path / "j"), concurrency=1).complete_all(asks)
     server.reply = lambda request: "now"
     assert endpoint(server, Journal(tmp_path / "j")).complete_all(asks) == ["fine"] * 3 + ["now"]
+
+
+REFUSALS = [
+    (400, "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens"),
+    (400, "prompt is too long: 201234 tokens > 200000 maximum"),
+    (400, "the request exceeds the available context size. try increasing the context size"),
+    (422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens"),
+    (400, "Prompt contains 40000 tokens, too large for model with 32768 maximum context length"),
+    (400, "Range of input length should be [1, 6000]"),
+    (413, "Request too large for model `m`"),
+    (400, "The response was filtered due to the prompt triggering Azure OpenAI's content management policy."),
+    (400, "Input data may contain inappropriate content."),
+    (400, "The request was rejected because it was considered high risk"),
+    (403, "Content violates usage guidelines."),
+    (403, "openai/gpt requires moderation. Your input was flagged for harassment."),
+    (400, "系统检测到输入或生成内容可能包含不安全或敏感内容"),
+    (451, "no"),
+]
+
+
+@pytest.mark.parametrize(("status", "complaint"), REFUSALS)
+def test_a_refused_question_is_an_answer_that_is_kept(server, tmp_path, status, complaint):
+    body = json.dumps({"error": {"message": complaint}}).encode()
+    server.reply = lambda request: (status, body)
+    journal = Journal(tmp_path / "j")
+    assert ask(endpoint(server, journal)).ending == "refused"
+    assert (journal.spent.requests, journal.spent.tokens_out) == (1, 0)
+    assert ask(endpoint(server, Journal(tmp_path / "j"))).ending == "refused" and len(server.requests) == 1
+    with pytest.raises(UserError, match='with refused = "lost" or "unread", the others go on'):
+        ask(endpoint(server, Journal(tmp_path / "j"), refused="stop"))
+    server.reply = lambda request: "now"
+    assert ask(endpoint(server, Journal(tmp_path / "j"), refused="stop")) == "now"
+    assert ask(endpoint(server, Journal(tmp_path / "j"))) == "now"  # the later answer counts
+
+
+@pytest.mark.parametrize(
+    ("status", "complaint"),
+    [
+        (401, "Incorrect API key provided"),
+        (403, "You have no access to this model"),
+        (404, "The model `m` does not exist"),
+        (400, "max_tokens is too large: 5000. This model supports at most 4096 completion tokens"),
+        (400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."),
+        (429, "Rate limit reached: requested tokens exceed the limit of tokens per minute"),
+        (500, "CUDA out of memory"),
+    ],
+)
+def test_what_all_questions_would_meet_is_an_error(server, status, complaint):
+    server.reply = lambda request: (status, json.dumps({"error": {"message": complaint}}).encode())
+    assert complaint[:20] in refusal(endpoint(server, retries=0))
+
+
+def test_a_complaint_of_any_words_is_a_refusal_if_other_questions_are_answered(server):
+    def reply(request):
+        no = (400, b'{"error": {"message": "I do not like this"}}')
+        return no if request["messages"][0]["content"] == "3" else "fine"
+
+    server.reply = reply
+    asks = [Ask([{"role": "user", "content": str(i)}], 5) for i in range(5)]
+    asking = endpoint(server, concurrency=1)
+    assert [answer.ending for answer in asking.complete_all(asks[::-1])] == ["", "refused", "", "", ""]
+    assert asking.endings == {"refused": 1}
+    assert "I do not like" in refusal_of_one(endpoint(server), asks[3])
+
+
+def refusal_of_one(endpoint, ask):
+    with pytest.raises(UserError) as caught:
+        endpoint.complete_all([ask])
+    return str(caught.value)
+
+
+def test_a_server_that_refuses_everything_is_asked_little(server):
+    server.reply = lambda request: (400, b'{"error": {"message": "no"}}')
+    asks = [Ask([{"role": "user", "content": str(i)}], 5) for i in range(100)]
+    with pytest.raises(UserError, match="error 400: no"):
+        endpoint(server, concurrency=4).complete_all(asks)
+    assert len(server.requests) < 12
+
+
+def test_a_journal_of_an_earlier_version_is_read(server, tmp_path):
+    path = tmp_path / "j"
+    ask(endpoint(server, Journal(path)))
+    assert '"ending"' not in path.read_text()  # a complete answer is written as it always was
+    assert ask(endpoint(server, Journal(path))).ending == "" and len(server.requests) == 1
 
 
 # ---- what it costs ---------------------------------------------------------------------------------------------------

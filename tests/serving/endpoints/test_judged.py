@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,41 @@ def test_episodes_of_a_task_are_ranked_in_both_orders(server: ChatServer) -> Non
     assert len(server.requests) == 6  # of three different episodes
     server.reply = lambda request: "A"  # whatever stands first: ranks nobody
     assert rank_episodes([group], Endpoint(EndpointConfig(server.url, "n")), 6000, 8) == [[0.5] * 4]
+
+
+def test_a_verdict_that_cannot_be_read_is_no_tie(server: ChatServer) -> None:
+    group = [walk("right"), walk("left"), walk("right", "left")]
+    first = transcript(group[0], 6000)
+
+    def reply(request: dict[str, Any]) -> str:
+        text = request["messages"][-1]["content"]
+        return "Hm." if first not in text or text.index(first) > text.index("Attempt B") else "A"
+
+    server.reply, counts = reply, Counter[str]()
+    assert rank_episodes([group], Endpoint(EndpointConfig(server.url, "m")), 6000, 8, counts) == [[1.0, 0.0, 0.0]]
+    assert counts == {"verdicts": 6, "unread_verdicts": 4}
+
+
+def test_a_training_by_a_judge_that_cannot_be_read_ends_with_one_line(
+    server: ChatServer, tmp_path: Path, capsys: Any
+) -> None:
+    server.reply = lambda request: "Both have their merits."
+    path = tmp_path / "r.toml"
+    text = RECIPE.replace("episodes = 4, group = 2", "episodes = 16, group = 4")
+    path.write_text(text.replace("URL", server.url), encoding="utf-8")
+    assert main(["run", str(path), "--trust", "--folder", str(tmp_path / "run")]) == 2
+    err = capsys.readouterr().err
+    assert "verdicts cannot be read as A, B or TIE; raise judge.max_tokens" in err and err.count("\n") == 1
+
+
+def test_a_training_names_the_verdicts_that_cannot_be_read(server: ChatServer, tmp_path: Path) -> None:
+    server.reply = shorter
+    path = tmp_path / "r.toml"
+    path.write_text(RECIPE.replace("URL", server.url), encoding="utf-8")
+    assert main(["run", str(path), "--trust", "--folder", str(tmp_path / "run")]) == 0
+    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    last = [row for row in metrics if "verdicts" in row][-1]
+    assert last["verdicts"] == len(server.requests) and last["unread_verdicts"] == 0
 
 
 def test_a_long_episode_is_shown_by_its_ends() -> None:

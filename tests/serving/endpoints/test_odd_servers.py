@@ -41,6 +41,19 @@ def failed(code: Any, message: Any = "Provider returned error: quota of your pla
     return json.dumps({"choices": None, "usage": None, "error": {"message": message, "code": code, **more}}).encode()
 
 
+def events(*texts: str, reason: str | None = "stop") -> bytes:
+    """The events of a server that streams, with a comment and the model's reasoning among them."""
+    deltas = [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": "left?"},
+        *({"content": text} for text in texts),
+    ]
+    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices.append({"index": 0, "delta": {}, "finish_reason": reason})
+    lines = "".join(f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices)
+    return f": hello\n\n{lines}data: [DONE]\n\n".encode()
+
+
 def without_system(request: dict[str, Any]) -> Any:
     """Refuse the system's role."""
     if any(message["role"] == "system" for message in request["messages"]):
@@ -112,19 +125,64 @@ KINDS = {
     "no usage": Kind(body("right")),
     "cut off in its reasoning": Kind(
         body(None, "length", used(30, MOST, 330), reasoning_content="Let me think"),
-        "illegal",
+        "cut: ",
         written=MOST,
         note=f"cut off at max_tokens = {MOST}",
     ),
     "cut off in a thought": Kind(
         body("<think>It could be right", "length", used(30, 10, 40)),
-        "illegal",
+        "cut: ",
         written=10,
         note="cut off at max_tokens",
     ),
-    "withheld": Kind(body("", "content_filter", used(30, 0, 30)), "illegal", written=0, note="content_filter"),
-    "a tool in place of text": Kind(body(None, "tool_calls", tool_calls=[]), "illegal", note="called a tool"),
-    "refusal": Kind(body(None, refusal="I can't help"), "illegal"),
+    "cut off in its action": Kind(body("I think it is ri", "length"), "cut: ", note=f"cut off at max_tokens = {MOST}"),
+    "cut off after its action": Kind(body("Action: right\nObservation: You", "length"), note="cut off at max_tokens"),
+    "Gemini's limit": Kind(body("I think", "MAX_TOKENS"), "cut: ", note="cut off at max_tokens"),
+    "withheld": Kind(body("", "content_filter", used(30, 0, 30)), "filtered: ", written=0, note="content_filter"),
+    "withheld by Gemini": Kind(body(None, "SAFETY"), "filtered: ", note="withheld an answer (SAFETY)"),
+    "a tool in place of text": Kind(body(None, "tool_calls", tool_calls=[]), "illegal: ", note="called a tool"),
+    "refusal": Kind(body(None, refusal="I can't help"), "declined: ", note="the model declined to answer"),
+    "refusal as a reason": Kind(body("", "refusal"), "declined: ", note="the model declined to answer"),
+    "a prompt beyond the context": Kind(
+        (400, b'{"error": {"message": "This model\'s maximum context length is 256 tokens.", "code": 400}}'),
+        "lost, since the server refused a question, after 1 step",
+        written=0,
+        note="maximum context length is 256 tokens; a smaller `history`",
+    ),
+    "Azure's filter": Kind(
+        (400, b'{"error": {"message": "The response was filtered", "code": "content_filter", "status": 400}}'),
+        "lost, since the server refused a question",
+        written=0,
+        note="The response was filtered; the episode counts as lost",
+    ),
+    "a filter's error as a success": Kind(
+        failed(400, "input flagged by moderation"), "refused: ", written=0, note="flagged by moderation"
+    ),
+    "a refused question, to end all": Kind(
+        (413, b"{}"), 'with refused = "lost" or "unread", the others go on', 1, 0, "&refused=stop"
+    ),
+    "events in place of an answer": Kind((200, events("ri", "ght"), "text/event-stream")),
+    "events with a filtered end": Kind(
+        (200, events(reason="content_filter"), "text/event-stream"), "filtered: ", note="content_filter"
+    ),
+    "events with an error": Kind(
+        (200, b'data: {"error": {"message": "it broke", "code": 503}}\n\n', "text/event-stream"),
+        "error 503: it broke",
+        2,
+        0,
+    ),
+    "events that break off": Kind(
+        (200, events("ri", reason=None).removesuffix(b"data: [DONE]\n\n"), "text/event-stream"),
+        "the stream of the answer broke off",
+        2,
+        2 * MOST,
+    ),
+    "an answer before the mark of a stream's end": Kind((200, body("right") + b"\ndata: [DONE]\n\n", "text/plain")),
+    "lines of JSON": Kind((200, events("ri", "ght").replace(b"data: ", b"").replace(b"[DONE]", b""), "text/plain")),
+    "another model": Kind(
+        json.dumps({**json.loads(body("right")), "model": "tiny-0.5b-q4"}).encode(),
+        note="another model, 'tiny-0.5b-q4'",
+    ),
     "parts": Kind(
         body([{"type": "thinking", "thinking": [{"type": "text", "text": "left?"}]}, {"type": "text", "text": "right"}])
     ),

@@ -11,6 +11,7 @@ import pytest
 from reflectrl.cli import main
 from reflectrl.core.config import load_recipe
 from reflectrl.core.envs import make
+from reflectrl.core.episodes.schema import from_line, to_line
 from reflectrl.core.evaluation import pass_at, rows_of
 from reflectrl.core.rollout import Job, rollout
 from reflectrl.core.types import Observation, Sampling, UserError
@@ -52,6 +53,54 @@ def test_what_stays_illegal_is_counted_and_left_to_chance(server: ChatServer) ->
     assert row["illegal"] == 1.0
 
 
+def row_of(episode: Any) -> dict[str, Any]:
+    [row] = [row for row in rows_of([episode], make({"name": "corridor"}), 0.95) if row["stage"] == "full"]
+    return row
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "share"),
+    [
+        ({"content": "I think it is ri"}, "length", "cut"),
+        ({"content": ""}, "content_filter", "filtered"),
+        ({"content": None, "refusal": "I must not play."}, "stop", "declined"),
+    ],
+)
+def test_an_answer_that_is_not_complete_is_counted_as_such_and_not_as_illegal(
+    server: ChatServer, message: dict[str, Any], reason: str, share: str
+) -> None:
+    body = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": reason}]}).encode()
+    server.reply = lambda request: body
+    episode = play(server)
+    assert {step.choice.player for step in episode.steps} == {share}
+    assert {name: row_of(episode).get(name) for name in (share, "illegal")} == {share: 1.0, "illegal": None}
+
+
+def test_a_whole_action_in_an_answer_that_was_cut_off_is_played_and_counted(server: ChatServer) -> None:
+    said = {"message": {"content": "Action: right\nObservation: You go"}, "finish_reason": "length"}
+    server.reply = lambda request: json.dumps({"choices": [said]}).encode()
+    episode = play(server)
+    assert {step.choice.player for step in episode.steps} == {"big"} and row_of(episode)["cut"] == 1.0
+    assert from_line(to_line(episode)) == episode
+
+
+TOO_LONG = (400, b'{"error": {"message": "This model\'s maximum context length is 99 tokens.", "code": 400}}')
+
+
+@pytest.mark.parametrize("style", ["act", "reason", "react"])
+def test_an_episode_ends_lost_where_a_question_is_refused(server: ChatServer, style: str) -> None:
+    server.script("right", *(["right"] if style == "react" else []), *[TOO_LONG] * 2)
+    episode = play(server, style=style)
+    assert [step.gave_up for step in episode.steps] == [False, True]
+    assert not episode.success and episode.truncated and row_of(episode)["refused"] == 1.0
+
+
+def test_a_question_that_is_refused_after_a_useless_answer_ends_the_episode(server: ChatServer) -> None:
+    server.script("fly!", TOO_LONG)
+    [step] = play(server).steps
+    assert step.gave_up and step.choice.player == "refused"
+
+
 def test_reasoning_and_reflections_stand_in_the_episode(server: ChatServer) -> None:
     server.reply = lambda request: "The key is near.\nAction: right"
     assert play(server, style="reason").steps[0].reflection == "The key is near."
@@ -77,7 +126,9 @@ def test_a_cascade_asks_where_our_policy_is_not_sure(
 
 def teacher(server: ChatServer, folder: Path, **settings: Any) -> EndpointTeacher:
     return EndpointTeacher(
-        Endpoint(EndpointConfig(server.url, "m")), TeacherConfig(**settings), folder / "r" / "aside.jsonl"
+        Endpoint(EndpointConfig(server.url, "m", concurrency=1)),
+        TeacherConfig(**settings),
+        folder / "r" / "aside.jsonl",
     )
 
 
@@ -104,6 +155,26 @@ def test_a_negative_speaks_of_the_wrong_step(server: ChatServer, tmp_path: Path)
     server.script("Reflection: That led away.")
     teacher(server, tmp_path).lessons([Question(SEEN, "left", "right", ("t", 1))])
     assert '"right", was a mistake' in server.requests[0]["messages"][-1]["content"]
+
+
+def test_a_teachers_refused_question_is_set_aside_and_not_asked_again(server: ChatServer, tmp_path: Path) -> None:
+    server.script(TOO_LONG, "Reflection: The key lies on the left.")
+    asked = teacher(server, tmp_path, attempts=3)
+    questions = [
+        Question(SEEN, "left", None, ("t", 0)),
+        Question(replace(SEEN, state="K A D\n"), "left", None, ("t", 1)),
+    ]
+    lessons = asked.lessons(questions)
+    assert [lesson.reflection for lesson in lessons] == [None, "The key lies on the left."]
+    assert len(server.requests) == 2 and asked.dropped == 1
+    assert "the server refused the question" in (tmp_path / "r" / "aside.jsonl").read_text()
+
+
+def test_a_reflection_that_was_cut_off_loses_its_last_sentence(server: ChatServer, tmp_path: Path) -> None:
+    said = {"message": {"content": "Reflection: The key is near. It li"}, "finish_reason": "length"}
+    server.reply = lambda request: json.dumps({"choices": [said]}).encode()
+    [lesson] = teacher(server, tmp_path).lessons([Question(SEEN, "left", None, ("t", 0))])
+    assert lesson.reflection == "The key is near."
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,57 @@ def test_teach_sft_rl_and_eval_with_endpoints_in_one_table(server: ChatServer, t
     assert KEY not in shown.out + shown.err and "Legal actions" not in shown.out + shown.err
 
 
+SMALL = """
+arms = ["random", "actor"]
+env = {name = "corridor", train = 4, validation = 2, test = 8}
+eval = {splits = ["test"], batch = 2, sampling = ["greedy"]}
+endpoint = {base_url = "URL", model = "m", retries = 0}
+[players.actor]
+"""
+
+
+def refusing(cell: int) -> Any:
+    """An expert that refuses a question where one stands in this cell. -1 refuses all."""
+
+    def reply(request: dict[str, Any]) -> Any:
+        row = re.findall(r"^[.AaDK ]+$", request["messages"][1]["content"], re.MULTILINE)[-1].split()
+        if cell < 0 or row[cell] in "Aa":
+            return 400, b'{"error": {"message": "the prompt exceeds the context length"}}'
+        return expert(request)
+
+    return reply
+
+
+def test_a_refused_question_costs_an_episode_and_not_the_run(server: ChatServer, tmp_path: Path, capsys: Any) -> None:
+    server.reply = refusing(0)
+    (tmp_path / "recipe.toml").write_text(SMALL.replace("URL", server.url), encoding="utf-8")
+    words = ["run", str(tmp_path / "recipe.toml"), "--trust", "--folder", str(tmp_path / "run")]
+    assert main(words) == 0
+    shown = capsys.readouterr()
+    row, asked = rows(tmp_path / "run")["actor"], len(server.requests)
+    lost = round(row["refused"] * 8)
+    assert 0 < lost < 8 and row["success"] == 1 - row["refused"] and row["episodes"] == 8
+    assert f"actor: the server refused a question in {lost} of 8 episodes, lost if it was to act" in shown.out
+    assert "the prompt exceeds the context length; a smaller `history`" in shown.err and shown.err.count("note:") == 1
+    assert '<th scope="col" class="n">refused</th>' in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    (tmp_path / "run" / "episodes" / "eval-actor-seed0-test-full-greedy.jsonl").unlink()
+    assert main(words) == 0
+    assert rows(tmp_path / "run")["actor"] == row and len(server.requests) == asked
+    assert main([*words[:-1], str(tmp_path / "unread"), "--endpoint.refused", "unread"]) == 0
+    unread = rows(tmp_path / "unread")["actor"]
+    assert (unread["success"], unread["episodes"], unread["unread"]) == (1.0, 8 - lost, lost / 8)
+    assert f"actor: {lost} of 8 episodes left out, in which the server refused a question" in capsys.readouterr().out
+
+
+def test_an_arm_of_which_no_episode_is_left_has_no_results(server: ChatServer, tmp_path: Path, capsys: Any) -> None:
+    server.reply = refusing(-1)
+    (tmp_path / "recipe.toml").write_text(SMALL.replace("URL", server.url), encoding="utf-8")
+    words = ["run", str(tmp_path / "recipe.toml"), "--trust", "--folder", str(tmp_path / "run")]
+    assert main([*words, "--endpoint.refused", "unread"]) == 0
+    assert set(rows(tmp_path / "run")) == {"random"}
+    assert "actor: no results, since the server refused a question in every episode" in capsys.readouterr().out
+
+
 def test_azure_teaches(server: ChatServer, tmp_path: Path) -> None:
     server.reply = expert
     azure = ("endpoint.api=azure", "endpoint.api_version=2024-10-21", "endpoint.model=deployed")

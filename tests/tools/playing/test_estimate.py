@@ -26,6 +26,22 @@ def test_an_arm_has_the_success_of_its_own_log(finished: Path, capsys) -> None:
     assert "doubly robust:" in capsys.readouterr().out
 
 
+def test_episodes_that_do_not_count_are_named_and_too_few_are_refused(finished: Path, tmp_path: Path, capsys) -> None:
+    logged = [episode for log in sampled(finished, "sft") for episode in read_episodes(Path(log))]
+    (tmp_path / "log.jsonl").write_text(to_lines([*logged, replace(logged[0], steps=())]), encoding="utf-8")
+    words = ["estimate", str(finished), "--arm", "sft", "--log", str(tmp_path / "log.jsonl")]
+    assert main(words) == 0
+    assert f"1 of {len(logged) + 1} episodes are left out" in capsys.readouterr().out
+    unlikely = []  # one episode has a choice that the log's player hardly ever makes, and so nearly all weight
+    for episode in logged:
+        [turn] = [turn for turn in episode.steps[0].turns if isinstance(turn, Choice)]
+        rare = replace(turn, logprobs=(-30.0 if episode is logged[0] else -0.01,))
+        unlikely.append(replace(episode, steps=(replace(episode.steps[0], turns=(rare,)), *episode.steps[1:])))
+    (tmp_path / "log.jsonl").write_text(to_lines(unlikely), encoding="utf-8")
+    assert main(words) == 2
+    assert "the effective number of episodes is 1.0 of" in capsys.readouterr().err
+
+
 def narrowed(step: Step) -> Step:
     """The step as if its action had been the only one that sampling left."""
     turns = [replace(turn, support=(step.action,)) if isinstance(turn, Choice) else turn for turn in step.turns]

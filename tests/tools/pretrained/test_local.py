@@ -68,6 +68,9 @@ def test_no_longer_conversation_than_that(instruct: Path, tmp_path: Path) -> Non
     model = LocalModel(str(folder), 1)
     with pytest.raises(UserError, match=f"its context has {LONGEST} tokens"):
         model.complete_all([Ask([{"role": "user", "content": "room 1 " * LONGEST}], 1)])
+    too_long = Ask([{"role": "user", "content": "room 1 " * LONGEST}], 1)
+    others = LocalModel(str(folder), 1, refused="lost").complete_all([too_long, ASKS[0]])
+    assert [answer.ending for answer in others] == ["refused", "cut"]
 
 
 def test_it_teaches_and_plays_in_the_place_of_an_address(instruct: Path, tmp_path: Path, capsys: Any) -> None:

@@ -87,9 +87,9 @@ def broken(folder: Path) -> tuple[Path, dict[str, int]]:
     """An HHA file with three bad rows, and on which line each reason stands."""
     folder.mkdir()
     path = folder / "train.json"
-    rows = [ROW, {**ROW, "reward": [float("nan"), 0]}, {**ROW, "suffix": ["a", ""]}]
+    rows = [ROW, {**ROW, "reward": [float("nan"), 0]}, {**ROW, "suffix": ["a", 3]}]
     path.write_text("\n".join(map(json.dumps, rows)) + '\n{"prefix": [["Hi', encoding="utf-8")
-    return path, {"reward is not finite": 2, "empty suffix": 3, "broken JSON": 4}
+    return path, {"reward is not finite": 2, "suffix must be text": 3, "broken JSON": 4}
 
 
 class TestBadRows:

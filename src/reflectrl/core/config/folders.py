@@ -12,17 +12,55 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from reflectrl.core.plugins import reason
 from reflectrl.core.types import UserError
 
+XDG = {"cache": ("XDG_CACHE_HOME", ".cache"), "config": ("XDG_CONFIG_HOME", ".config")}
+"""Variable and default, below the home folder, of each kind of user folder (XDG Base Directory Specification)."""
+
+
+def home() -> Path:
+    """Return the user's home folder. Raises UserError if there is none, as for users without an account."""
+    try:
+        folder = Path.home()
+    except RuntimeError:
+        folder = Path()
+    if not folder.is_absolute():
+        raise UserError("this user has no home folder; set HOME")
+    return folder
+
+
+def user_folder(kind: Literal["cache", "config"]) -> Path:
+    """Return our folder for this user's caches or settings, such as ~/.cache/reflectrl.
+
+    As the specification asks, a variable that holds a relative path is ignored.
+
+    Raises:
+        UserError: neither the variable nor the home folder is known.
+    """
+    variable, default = XDG[kind]
+    setting = Path(os.environ.get(variable, ""))
+    base = setting if setting.is_absolute() else home() / default
+    return base / "reflectrl"
+
 
 def data_folder(name: str, given: str | os.PathLike[str] = "") -> Path:
-    """Return the folder for data: the given one, else $REFLECTRL_DATA/NAME, else ~/.cache/reflectrl/NAME."""
+    """Return the folder for data: the given one, else $REFLECTRL_DATA/NAME, else NAME in `user_folder("cache")`.
+
+    Earlier versions did not read $XDG_CACHE_HOME. Data that they have put into ~/.cache/reflectrl are used there.
+    """
     if given != "":
         return Path(given).expanduser()
-    return Path(os.environ.get("REFLECTRL_DATA") or "~/.cache/reflectrl").expanduser() / name
+    if setting := os.environ.get("REFLECTRL_DATA"):
+        return Path(setting).expanduser() / name
+    folder = user_folder("cache") / name
+    with suppress(UserError):
+        earlier = home() / ".cache" / "reflectrl" / name
+        if earlier.is_dir() and not folder.exists():
+            return earlier
+    return folder
 
 
 def require_writable(folder: Path, complaint: str) -> None:

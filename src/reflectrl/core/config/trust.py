@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from reflectrl.core.advice import is_typed, option
+from reflectrl.core.config.folders import user_folder
 from reflectrl.core.config.recipe import Recipe, installed_sections
 from reflectrl.core.config.rules import NeedsTrust
 from reflectrl.core.config.values import FreeSection, Word
@@ -188,9 +189,9 @@ def remember(file: Path, named: Mapping[str, Named]) -> None:
     updated = before | {_key(file): notes}
     if updated == before:
         return
-    path = _notes()
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    with suppress(OSError):
+    with suppress(OSError, UserError):
+        path = _notes()
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             temporary.write_text(json.dumps(updated, indent=1), encoding="utf-8")
@@ -210,7 +211,7 @@ def _key(file: Path) -> str:
 
 def _notes() -> Path:
     """Return `reflectrl/trusted.json` in $XDG_CONFIG_HOME, which is ~/.config if not set."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "reflectrl" / "trusted.json"
+    return user_folder("config") / "trusted.json"
 
 
 def _read() -> dict[str, list[str]]:
@@ -218,5 +219,5 @@ def _read() -> dict[str, list[str]]:
     try:
         notes = json.loads(_notes().read_text(encoding="utf-8"))
         return {str(file): list(code) for file, code in notes.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError, UserError):  # (without a home folder, nothing is noted)
         return {}

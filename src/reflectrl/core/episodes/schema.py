@@ -21,7 +21,7 @@ SCHEMA = 2
 UNSAVED = ("prompt_ids", "cut_off")
 """Attributes that stay in memory. Another model would read another prompt, so a file must not fix it. The point at
 which an episode was cut off serves a critic, which learns from fresh episodes."""
-LEFT_OUT = ("carried", "support", "top_k")
+LEFT_OUT = ("carried", "support", "top_k", "ended")
 """Attributes that are written only if they are neither empty nor 0, so that other lines are the same as in earlier
 versions."""
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from reflectrl.core.config.files import parse_toml
 from reflectrl.core.config.folders import read_regular
-from reflectrl.core.evaluation import ATTEMPTS
+from reflectrl.core.evaluation import ATTEMPTS, INCOMPLETE
 from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
@@ -247,7 +247,7 @@ CALIBRATION = {"ece": "ECE", "brier": "Brier"}
 
 def is_share(key: str) -> bool:
     """Return whether a key of a row is a further share that tables show."""
-    return key.startswith(ATTEMPTS) or key in ("illegal", "penalised") or key in CALIBRATION
+    return key.startswith(ATTEMPTS) or key in (*INCOMPLETE, "penalised", "unread") or key in CALIBRATION
 
 
 def _number(row: Mapping[str, Any], key: str, where: str) -> float | None:

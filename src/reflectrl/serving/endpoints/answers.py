@@ -1,11 +1,13 @@
-"""Answers of a server: the text of a completion, or an error in words that show neither key nor prompt."""
+"""Answers of a server: the text of a completion and its end, or an error in words that show neither key nor prompt."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from reflectrl.core.types import Ending
 
 QUOTED = 24
 """A server's complaint that quotes this many characters of a prompt is not shown."""
@@ -17,6 +19,28 @@ MOST_TOKENS = 2**53
 
 class UnreadableError(ValueError):
     """An answer is not a chat completion; the message says why. (The `openai` client does not check shapes.)"""
+
+
+class Answer(str):
+    """Text of an answer, with its end.
+
+    Attributes:
+        ending: "" if the answer is complete.
+    """
+
+    __slots__ = ("ending",)
+    ending: Ending
+
+    def __new__(cls, text: str = "", ending: Ending = "") -> Answer:
+        answer = super().__new__(cls, text)
+        answer.ending = ending
+        return answer
+
+
+def counted(endings: Mapping[str, int]) -> str:
+    """Describe the numbers of answers that are not complete, such as "3 cut, 1 refused"; "" if there are none."""
+    counts = [f"{count} {ending}" for ending, count in sorted(endings.items()) if count]
+    return f"answers not complete: {', '.join(counts)}" if counts else ""
 
 
 # ---- what was said ---------------------------------------------------------------------------------------------------
@@ -36,8 +60,7 @@ def text_of(answer: Any) -> str:
     if isinstance(content, list):
         content = _joined(content)
     if content is None:
-        refusal = getattr(message, "refusal", None)  # a model that declines may say nothing else
-        content = refusal if isinstance(refusal, str) else ""
+        content = _refusal(message)
     if not isinstance(content, str):
         raise UnreadableError("the answer is not a chat completion (its content is not text)")
     # An answer that is cut in the middle of a pair of surrogates can neither be printed nor be sent back.
@@ -58,26 +81,59 @@ def _joined(parts: Sequence[object]) -> str:
     return "".join(texts)
 
 
-def why_silent(answer: Any, text: str, max_tokens: int) -> str:
-    """Return why a completion has no answer, with a remedy if there is one; "" if it has one or names no reason."""
+def _refusal(message: Any) -> str:
+    """Return the words with which a model declines; "" if it does not."""
+    refusal = getattr(message, "refusal", None)
+    return refusal if isinstance(refusal, str) else ""
+
+
+LENGTHS = re.compile(
+    r"length|max_(output_|completion_|new_)?tokens|token_limit|model_context_window_exceeded|truncated"
+)
+FILTERS = re.compile(
+    r"content_?filter(ed)?|safety|image_safety|recitation|blocklist|blocked|prohibited_content|spii|sensitive|moderation"
+    r"|guardrail_intervened"
+)
+BROKEN_OFF = re.compile(r"abort(ed)?|cancel(l?ed)?|interrupted|incomplete|insufficient_system_resource|network_error")
+"""Values of `finish_reason`, in lower case: OpenAI's, Azure's, Anthropic's, Gemini's, vLLM's, DeepSeek's and GLM's."""
+
+
+def ending_of(answer: Any) -> Ending:
+    """Return the end of a completion, as its finish reason and its message tell it."""
+    choice = answer.choices[0]
+    reason = str(getattr(choice, "finish_reason", None) or "").lower()
+    if FILTERS.fullmatch(reason):
+        return "filtered"
+    if reason == "refusal" or _refusal(choice.message):
+        return "declined"
+    return "cut" if LENGTHS.fullmatch(reason) or BROKEN_OFF.fullmatch(reason) else ""
+
+
+def remark_on(answer: Any, text: str, ending: Ending, max_tokens: int) -> str:
+    """Return a remark on a completion that is not as it should be, with a remedy if there is one; "" otherwise."""
+    reason = str(getattr(answer.choices[0], "finish_reason", None) or "")
+    if ending == "cut":
+        return cut_off(max_tokens, silent=not without_thinking(text))
+    if ending == "filtered":
+        return f"the server withheld an answer ({reason})"
+    if ending == "declined":
+        return "the model declined to answer (refusal)"
     if without_thinking(text):
         return ""
-    reason = str(getattr(answer.choices[0], "finish_reason", "")).lower()
-    if reason in ("length", "max_tokens"):
-        return cut_off(max_tokens)
-    if reason == "content_filter":
-        return "the server withheld an answer (content_filter)"
-    if reason in ("tool_calls", "function_call"):
+    if reason.lower() in ("tool_calls", "function_call"):
         return "the model called a tool instead of answering with text"
     return "an answer holds only the model's thinking" if text else ""
 
 
-def cut_off(max_tokens: int) -> str:
-    """Return the remark about an answer that ended while the model was still thinking."""
-    return (
-        f"an answer was cut off at max_tokens = {max_tokens} before the model had said anything: "
-        "raise max_tokens, or turn the model's thinking off"
-    )
+def cut_off(max_tokens: int, silent: bool) -> str:
+    """Return the remark about an answer that did not end by itself.
+
+    Args:
+        silent: True if the model had said nothing yet, except for its thinking.
+    """
+    when = " before the model had said anything" if silent else ""
+    remedy = ", or turn the model's thinking off" if silent else ""
+    return f"an answer was cut off at max_tokens = {max_tokens}{when}: raise max_tokens{remedy}"
 
 
 HARMONY = re.compile(
@@ -148,10 +204,12 @@ class ServerError(NamedTuple):
     Attributes:
         status: the HTTP status that the error names; None if it names none.
         complaint: the server's message.
+        code: its words for the kind of error, such as "context_length_exceeded".
     """
 
     status: int | None
     complaint: str
+    code: str = ""
 
 
 def error_in(data: bytes) -> ServerError | None:
@@ -175,7 +233,7 @@ def error_in(data: bytes) -> ServerError | None:
     failed = bool(body.get("error")) or body.get("object") == "error"
     if not (failed or complaint):
         return None
-    return ServerError(_status_of(body.get("error")) or _status_of(body), complaint)
+    return ServerError(_status_of(body.get("error")) or _status_of(body), complaint, _codes(body.get("error")))
 
 
 def _status_of(error: object) -> int | None:
@@ -190,6 +248,56 @@ def _status_of(error: object) -> int | None:
     if re.search(r"rate.?limit|too.?many|exhausted|overloaded", words):
         return 429
     return 503 if re.search(r"server.?error|internal|unavailable|time.?out", words) else None
+
+
+def _codes(error: object, levels: int = NESTED) -> str:
+    """Return the words for the kind of an error: its "code", "type" and "status", also of errors within it."""
+    if not isinstance(error, dict) or not levels:
+        return ""
+    named = [error[key] for key in ("code", "type", "status") if isinstance(error.get(key), str)]
+    nested = [_codes(error.get(key), levels - 1) for key in ("error", "innererror")]
+    return " ".join(filter(None, [*named, *nested]))
+
+
+REFUSING = (400, 403, 413, 422, 451, 500)
+"""HTTP statuses of a refused question. (llama.cpp once answered 500 to a prompt beyond its context.)"""
+TOO_LONG = re.compile(
+    r"""(?ix) context[ _-]?(?:length|window|size|limit|overflow) | maximum\s(?:context|input|prompt|sequence|model)
+    | \b(?:prompt|input|message|request|conversation|text|payload)s?\b[^.]{0,60}\b(?:too\s(?:long|large|many)|exceed)
+    | \bexceed(?:s|ed|ing)?\b[^.]{0,60}\b(?:context|tokens?\slimit|length|n_ctx|maximum\s(?:input|number\sof\stokens))
+    | too\smany\s(?:input\s|prompt\s)?tokens | reduce\s(?:the|your)\s(?:length|message|prompt|input) | n_ctx | n_keep
+    | string_above_max_length | range\sof\sinput\slength | longer\sthan\sthe\s(?:model|maximum)
+    | max_new_tokens.{0,9}must\sbe | request_too_large | 上下文 | 超长 | 过长""",
+)
+"""Complaints about a question that does not fit the model's context."""
+WITHHELD = re.compile(
+    r"""(?ix) content[ _-]?(?:filter|policy|management|moderation|safety|violat) | moderat(?:ion|ed) | \bsafety\b
+    | flagged | prohibited[ _]content | inappropriate | usage\s(?:polic|guideline) | polic(?:y|ies)\sviolat
+    | violat\w*\s(?:our|usage)
+    | \b(?:prompt|input|content|request)\b[^.]{0,40}\b(?:blocked|disallowed|unsafe|sensitive|high\srisk)
+    | responsible.?ai | data_?inspection | invalid_prompt | new_sensitive | guardrail | 敏感 | 违规 | 不安全""",
+)
+"""Complaints of content filters about a question."""
+
+
+def refusal_of(status: int | None, body: Any) -> Literal["length", "filter", "unclear", ""]:
+    """Return why a server refuses a single question; "" if the error says something about all questions.
+
+    Args:
+        body: body of the error.
+
+    Returns:
+        "unclear" if the status is that of a refused question, and the words may be about anything.
+    """
+    if status not in REFUSING:
+        return ""
+    complaint = complaint_of(body)
+    words = f"{complaint} {_codes(body)}"
+    if status in (413, 451) or TOO_LONG.search(words):
+        return "filter" if status == 451 else "length"
+    if WITHHELD.search(words):
+        return "filter"
+    return "unclear" if complaint and status in (400, 422) else ""
 
 
 def complaint_of(body: Any, levels: int = NESTED) -> str:

@@ -139,6 +139,8 @@ def _arm(recipe: Recipe, name: str) -> Arm:
     here = table.get("local") or ("" if {"base_url", "model"} & set(table) else shared.local)
     model_at_host = here or f"{table.get('model', shared.model)} at {host}"
     settings = (*SHARED, *(f"players.{name}.{key}" for key in (*ASKED, "style", "max_tokens", "history")))
+    if table.get("refused", shared.refused) != "lost":  # so that runs of earlier versions are still complete
+        settings = (*settings, "endpoint.refused", f"players.{name}.refused")
     if style == "reflector":
         return Arm(ABOUT[style], policy, players=contestants, settings=settings, asked=model_at_host)
     if style == "reflect-rl":

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from reflectrl.serving.endpoints.answers import ServerError, error_in
 from reflectrl.serving.endpoints.journal import Cost
+from reflectrl.serving.endpoints.streams import BrokenStreamError, whole_answer
 
 if TYPE_CHECKING:
     from reflectrl.serving.endpoints.config import EndpointConfig
@@ -117,7 +118,7 @@ def honest_client() -> type[Any]:
 
 def _with_status(response: Any, error: ServerError) -> dict[str, Any]:
     """Return the parts of a response that reports an error found in another one."""
-    body = {"error": {"message": error.complaint}}
+    body = {"error": {"message": error.complaint, "type": error.code}}
     status = error.status or UNNUMBERED
     return {"status_code": status, "headers": _plain_headers(response), "json": body, "request": response.request}
 
@@ -152,6 +153,8 @@ def bounded_client() -> type[Any]:
             try:
                 async with asyncio.timeout(self.seconds):
                     response, data = await self._read(request, **{**settings, "stream": True})
+                if data is not None and response.is_success:
+                    data = whole_answer(data)
                 status, done = response.status_code, response.is_success
                 error = error_in(data) if done and data is not None else None
                 if error is not None or not (done or status in UNKNOWN):  # a refused request costs nothing
@@ -162,10 +165,15 @@ def bounded_client() -> type[Any]:
                 attempts.unnumbered = error is not None and error.status is None
                 if error is not None:
                     return http.Response(**_with_status(response, error))
-                return http.Response(status, headers=_plain_headers(response), content=data, request=request)
+                headers = _plain_headers(response)
+                if data.lstrip()[:1] == b"{":  # some servers call their JSON plain text, and a joined stream is JSON
+                    headers = [("content-type", "application/json"), *(h for h in headers if h[0] != "content-type")]
+                return http.Response(status, headers=headers, content=data, request=request)
             except (http.ConnectError, http.ConnectTimeout):
                 journal.settle(attempts.number, Cost())  # nothing was sent
                 raise
+            except BrokenStreamError as error:
+                raise http.RemoteProtocolError(str(error), request=request) from error
             except TimeoutError:
                 return refused(408)
             finally:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +21,16 @@ from reflectrl.core.plugins import one_line
 from reflectrl.core.prompts.messages import folded
 from reflectrl.core.terminal import note_once
 from reflectrl.core.types import UserError
-from reflectrl.serving.endpoints.answers import UnreadableError, shown_complaint, text_of, tokens_of, why_silent
+from reflectrl.serving.endpoints.answers import (
+    Answer,
+    UnreadableError,
+    ending_of,
+    refusal_of,
+    remark_on,
+    shown_complaint,
+    text_of,
+    tokens_of,
+)
 from reflectrl.serving.endpoints.attempts import Attempts, Gate, bounded_client, current, in_loop
 from reflectrl.serving.endpoints.config import EndpointConfig, require_address
 from reflectrl.serving.endpoints.journal import Cost, Journal
@@ -50,8 +60,20 @@ class Ask(NamedTuple):
     sample: int = 0
 
 
+class RefusedError(UserError):
+    """A refusal that may be about one question or about all of them. Other questions tell."""
+
+
 class Endpoint:
     """Chat completions from an OpenAI-compatible server. Threads may share an endpoint.
+
+    The fields of a request are `model`, `messages`, `max_tokens` (or `max_completion_tokens`), `temperature` and
+    `stream`, which is false. Fields that some servers do not accept are left out: `stop`, `seed`, `n`, `top_p`,
+    `response_format`, `tools`, `logprobs`, `user` and `stream_options`.
+
+    The fields of an answer that are read: `choices[0].message.content` and `.refusal`, `choices[0].finish_reason`,
+    `usage` and `model`; in event streams `choices[0].delta` in place of the message. Reasoning (`reasoning_content`,
+    `reasoning`), `tool_calls`, further choices, `id`, `created`, `logprobs` and `system_fingerprint` are not needed.
 
     Args:
         config: the server, its model, and the bounds.
@@ -59,6 +81,7 @@ class Endpoint:
 
     Attributes:
         asked: number of questions so far; `known` of them were answered from the journal.
+        endings: number of answers so far that are not complete, by their end.
         where, name: names for messages: the address, and the server's name for the model.
 
     Raises:
@@ -77,18 +100,21 @@ class Endpoint:
         self.config, self.journal = config, Journal() if journal is None else journal
         self.where, self.name = config.base_url, config.model
         self.asked = self.known = 0
+        self.endings: Counter[str] = Counter()
         self._errors, self._key = openai, config.key()
         self._client: Any = None
         self._free = asyncio.Semaphore(config.concurrency)
         self._gate = Gate(self.journal)
-        self._same: dict[str, asyncio.Task[str]] = {}
+        self._same: dict[str, asyncio.Task[Answer]] = {}
 
-    def complete(self, messages: Sequence[Message], max_tokens: int, temperature: float, sample: int = 0) -> str:
+    def complete(self, messages: Sequence[Message], max_tokens: int, temperature: float, sample: int = 0) -> Answer:
         """Return the answer to one question; see `Ask` and `complete_all`."""
         return self.complete_all([Ask(messages, max_tokens, temperature, sample)])[0]
 
-    def complete_all(self, asks: Sequence[Ask], progress: Callable[[int], None] = lambda done: None) -> list[str]:
+    def complete_all(self, asks: Sequence[Ask], progress: Callable[[int], None] = lambda done: None) -> list[Answer]:
         """Return the server's answers (its first choices), in order; "" if the model said nothing.
+
+        An answer says how it ended. A question that the server refuses has the answer "", unless `refused` is "stop".
 
         Args:
             progress: receives the number of answered questions.
@@ -98,18 +124,26 @@ class Endpoint:
                 that names the address. It is raised after requests under way have ended and their answers were kept.
         """
         self.asked += len(asks)
-        all_answers = [self.journal.answer(self.key(ask)) for ask in asks]
+        all_answers = [self._journaled(self.key(ask)) for ask in asks]
         if missing := [i for i, answer in enumerate(all_answers) if answer is None]:
             done = len(asks) - len(missing)
-            answers = in_loop(self._all([asks[i] for i in missing], lambda count: progress(done + count)))
+            others = self.asked > len(missing)  # other questions were answered, so this server and model are right
+            answers = in_loop(self._all([asks[i] for i in missing], lambda count: progress(done + count), others))
             for i, answer in zip(missing, answers, strict=True):
                 all_answers[i] = answer
         self.known += len(asks) - len(missing)
-        return [answer or "" for answer in all_answers]
+        complete_answers = [Answer() if answer is None else answer for answer in all_answers]
+        self.endings.update(answer.ending for answer in complete_answers if answer.ending)
+        return complete_answers
+
+    def _journaled(self, key: str) -> Answer | None:
+        """Return the journal's answer to a question; None if it is to be asked."""
+        answer = self.journal.answer(key)
+        return None if answer is not None and answer.ending == "refused" and self.config.refused == "stop" else answer
 
     def estimate(self, asks: Sequence[Ask]) -> Cost:
         """Estimate the largest cost of these questions, at four characters per token and answers of full length."""
-        left = {self.key(ask): ask for ask in asks if self.journal.answer(self.key(ask)) is None}.values()
+        left = {self.key(ask): ask for ask in asks if self._journaled(self.key(ask)) is None}.values()
         read = sum(sum(len(message["content"]) for message in ask.messages) // 4 for ask in left)
         return self._cost(read, sum(ask.max_tokens for ask in left), len(left))
 
@@ -131,22 +165,31 @@ class Endpoint:
 
     # ---- in the loop -------------------------------------------------------------------------------------------------
 
-    async def _all(self, asks: Sequence[Ask], progress: Callable[[int], None]) -> list[str]:
-        """Return all answers. After a failure, let everything under way end, then raise the first failure."""
-        failures: list[BaseException] = []
-        done = 0
+    async def _all(self, asks: Sequence[Ask], progress: Callable[[int], None], others: bool) -> list[Answer]:
+        """Return all answers. After a failure, let everything under way end, then raise the first failure.
 
-        async def answer_to(ask: Ask) -> str:
-            nonlocal done
+        Args:
+            others: True if earlier questions were answered. Then a refusal is about a single question.
+        """
+        failures: list[BaseException] = []
+        doubtful: list[RefusedError] = []
+        done = answered = 0
+
+        async def answer_to(ask: Ask) -> Answer:
+            nonlocal done, answered
             async with self._free:
-                if failures:
-                    return ""
+                if failures or (len(doubtful) > self.config.concurrency and not (others or answered)):
+                    return Answer()
                 try:
                     answer = await self._once(ask)
+                except RefusedError as error:
+                    doubtful.append(error)
+                    answer = Answer("", "refused")
                 except BaseException as error:
                     failures.append(error)
-                    return ""
+                    return Answer()
             done += 1
+            answered += answer.ending != "refused"
             progress(done)
             return answer
 
@@ -154,6 +197,11 @@ class Endpoint:
         await self._hang_up()
         if failures:
             raise failures[0]
+        if doubtful and not (others or answered):
+            raise doubtful[0]
+        for ask, answer in zip(asks, answers, strict=True):
+            if answer.ending == "refused" and self.journal.answer(self.key(ask)) is None:
+                self._keep_refusal(self.key(ask), str(doubtful[0]))
         return answers
 
     async def _hang_up(self) -> None:
@@ -165,10 +213,10 @@ class Endpoint:
             client, self._client = self._client, None
             await client.close()
 
-    async def _once(self, ask: Ask) -> str:
+    async def _once(self, ask: Ask) -> Answer:
         """Return the answer to a question. A question that several callers wait for is asked only once."""
         key = self.key(ask)
-        cached = self.journal.answer(key)
+        cached = self._journaled(key)
         if cached is not None:
             return cached
         task = self._same.get(key)
@@ -177,8 +225,12 @@ class Endpoint:
             task.add_done_callback(lambda _: self._same.pop(key, None))
         return await task
 
-    async def _answer(self, ask: Ask, key: str) -> str:
-        """Ask until the answer can be read. The client itself retries if the connection or the server fails."""
+    async def _answer(self, ask: Ask, key: str) -> Answer:
+        """Ask until the answer can be read. The client itself retries if the connection or the server fails.
+
+        Raises:
+            RefusedError: the server refuses the question with words that may be about all questions.
+        """
         if self._client is None:
             self._client = self._opened()
         size = sum(len(message["content"].encode("utf-8", "surrogatepass")) for message in ask.messages)
@@ -190,20 +242,36 @@ class Endpoint:
         while True:
             client = self._client.with_options(max_retries=most - attempts_made)
             try:
-                answer = await client.chat.completions.create(**self._request(ask))
+                answer = await client.chat.completions.create(**self._request(ask), stream=False)
                 text = masked(text_of(answer), self._key)
                 break
             except (self._errors.OpenAIError, *UNREADABLE) as error:
                 attempts_made = max(attempts_made + 1, attempts.made)
                 unreadable = isinstance(error, (*UNREADABLE, self._errors.APIResponseValidationError))
                 if attempts_made > most or not unreadable:
-                    raise self._failure(self._explain(error, attempts, ask)) from None
-        if silent := why_silent(answer, text, ask.max_tokens):
-            note_once(f"{self._about}: {silent}")
+                    return self._refused(error, attempts, ask, key)
+        ending = ending_of(answer)
+        if remark := remark_on(answer, text, ending, ask.max_tokens):
+            note_once(f"{self._about}: {remark}")
+        if other := self._other_model(answer):
+            note_once(f"{self._about}: the server answers with another model, {masked(other, self._key)!r:.200}")
         tokens = tokens_of(answer, text)
-        self.journal.settle(attempts.number, self._cost(*tokens) if tokens else attempts.most, key, text)
+        spent = self._cost(*tokens) if tokens else attempts.most
+        self.journal.settle(attempts.number, spent, key, Answer(text, ending))
         # Another process may have got its answer first. Then all go on with that one, also after a kill.
-        return self.journal.answer(key) or text
+        kept_answer = self.journal.answer(key)
+        return Answer(text, ending) if kept_answer is None else kept_answer
+
+    def _other_model(self, answer: Any) -> str:
+        """Return the name of the model that has answered if it is another one than was asked for; "" otherwise.
+
+        Servers add versions, folders or tags to a name, and Azure's deployments have names of their own.
+        """
+        name = getattr(answer, "model", None)
+        if not isinstance(name, str) or self.config.api == "azure":
+            return ""
+        asked, answering = (re.sub(r"[^a-z0-9]", "", text.lower()) for text in (self.config.model, name))
+        return "" if not answering or asked in answering or answering in asked else name
 
     def _opened(self) -> Any:
         """Open the openai client, over an HTTP client that bounds each attempt."""
@@ -219,6 +287,35 @@ class Endpoint:
                 azure_endpoint=config.base_url, api_version=config.api_version, **shared
             )
         return self._errors.AsyncOpenAI(base_url=config.base_url, **shared)
+
+    # ---- refused questions -----------------------------------------------------------------------------------------
+
+    def _refused(self, error: Exception, attempts: Attempts, ask: Ask, key: str) -> Answer:
+        """Return the answer to a question that the server refuses.
+
+        Raises:
+            RefusedError: it may refuse all questions.
+            UserError: it has failed for another reason, or a refusal is to end the run.
+        """
+        why = self._explain(error, attempts, ask)
+        is_status = isinstance(error, self._errors.APIStatusError) and not (attempts.over_budget or attempts.too_large)
+        reason = refusal_of(error.status_code, error.body) if is_status else ""
+        if reason == "length":
+            why += "; a smaller `history` of the player or teacher (`longest` of the judge) shortens what is sent"
+        if reason and self.config.refused == "stop":
+            why += '; with refused = "lost" or "unread", the others go on'
+        if not reason or self.config.refused == "stop":
+            raise self._failure(why) from None
+        if reason == "unclear":
+            raise RefusedError(str(self._failure(why))) from None
+        return self._keep_refusal(key, str(self._failure(why)))
+
+    def _keep_refusal(self, key: str, why: str) -> Answer:
+        """Keep the refusal of a question, which has cost nothing, so that a resumed run takes the same steps."""
+        note_once(f"{why}; the episode counts as {self.config.refused}")
+        answer = Answer("", "refused")
+        self.journal.settle("", Cost(requests=0), key, answer)
+        return answer
 
     # ---- failures ----------------------------------------------------------------------------------------------------
 
@@ -240,6 +337,7 @@ class Endpoint:
             complaint = shown_complaint(
                 masked(getattr(error, "body", None), self._key), [message["content"] for message in ask.messages]
             )
+            complaint = complaint.rstrip(".")
             named = "the server answers with an error" if attempts.unnumbered else f"error {status}"
             refuses_system = NO_SYSTEM.search(complaint) and not self.config.fold_system
             hint = "; fold_system = true does without that role" if refuses_system else ""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from reflectrl.runs.artifact import Build
 
 Style = Literal["act", "reason", "react", "pair", "reflector", "reflect-rl", "cascade"]
+Refused = Literal["lost", "unread", "stop"]
 BUDGET = ("max_requests", "max_total_tokens", "max_cost")
 """Keys of the budget, which holds for a whole run."""
 
@@ -52,6 +53,10 @@ class EndpointConfig:
     """Largest number of requests under way at a time."""
     answer_kib: Count = 4096
     """Largest answer that is read, in KiB."""
+    refused: Refused = "lost"
+    """Episodes in which the server refuses a question, because it is too long or by a content filter. "lost": they
+    count as lost. "unread": they are left out of the results. "stop": the run ends. Results name their number.
+    """
     price_in: NonNegative = 0.0
     """Price of a million tokens read, in any currency."""
     price_out: NonNegative = 0.0

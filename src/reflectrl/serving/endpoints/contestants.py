@@ -13,10 +13,10 @@ from reflectrl.core.config.values import Word, from_dict
 from reflectrl.core.players import Player
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.prompts.messages import continued, conversation, follow_up
-from reflectrl.core.types import Choice, Observation, Reflection, Sampling, Turn, UserError, named_seed
+from reflectrl.core.types import Choice, Ending, Observation, Reflection, Sampling, Turn, UserError, named_seed
 from reflectrl.models.players import Policy
 from reflectrl.runs.players import Models, make_policy, make_reflector
-from reflectrl.serving.endpoints.answers import without_thinking
+from reflectrl.serving.endpoints.answers import Answer, without_thinking
 from reflectrl.serving.endpoints.client import Ask, Endpoint, Message
 from reflectrl.serving.endpoints.config import EndpointConfig, PlayerConfig, endpoint_settings, player_settings
 from reflectrl.serving.endpoints.journal import Budget, Journal
@@ -24,7 +24,8 @@ from reflectrl.serving.endpoints.local import LocalModel
 from reflectrl.serving.endpoints.parsing import read_action, read_reflection
 
 ILLEGAL = "illegal"
-"""Player's name in a turn with a random action, taken after an endpoint twice failed to name a legal action."""
+"""Player's name in a turn with a random action, taken after an endpoint twice failed to name a legal action. If its
+answer was not complete, the answer's end ("cut") is the name."""
 SEAMS = 8
 """Tokens of a policy's context kept free when a reflection is cut. Tokens at the seam of joined texts may differ."""
 JOURNAL = Path("endpoints", "journal.jsonl")
@@ -61,7 +62,7 @@ def players(
 def asked_by(config: EndpointConfig, recipe: Recipe, folder: Path) -> Endpoint | LocalModel:
     """Return the model that a run's player or teacher asks: a server's, or a local one. The run keeps its answers."""
     if config.local:
-        return LocalModel(config.local, config.concurrency, journal_of(recipe, folder))
+        return LocalModel(config.local, config.concurrency, journal_of(recipe, folder), config.refused)
     return Endpoint(config, journal_of(recipe, folder))
 
 
@@ -94,7 +95,8 @@ class EndpointPlayer:
     """Choose actions by asking a model behind an endpoint. Its thoughts become a reflection in the episode.
 
     If an answer names no legal action, the model is asked once more. After that a random action is taken, in a turn of
-    the player "illegal", so that results can report how often this happened.
+    the player "illegal", so that results can report how often this happened. An episode ends where the server refuses
+    the question.
 
     Args:
         name: the player's name in its turns.
@@ -110,18 +112,28 @@ class EndpointPlayer:
         if self.config.style == "react":
             reflections = self._asked(episodes, talks)
             for i, (episode, answer) in enumerate(zip(episodes, reflections, strict=True)):
-                episode.turns.append(Reflection(self.name, read_reflection(answer)))
+                episode.turns.append(Reflection(self.name, read_reflection(answer), ended=answer.ending))
                 talks[i] = continued(talks[i], without_thinking(answer), follow_up("now_act"))
         answers = self._asked(episodes, talks)
-        choices = [read_action(answer, e.observation.actions) for e, answer in zip(episodes, answers, strict=True)]
-        unclear = [i for i, choice in enumerate(choices) if choice is None]
+        choices = [self._choice(episode, answer) for episode, answer in zip(episodes, answers, strict=True)]
+        unclear = [i for i, choice in enumerate(choices) if choice is None and answers[i].ending != "refused"]
         for i in unclear:
             question = follow_up("repair", episodes[i].observation.actions)
             talks[i] = continued(talks[i], without_thinking(answers[i]), question)
-        repaired = self._asked([episodes[i] for i in unclear], [talks[i] for i in unclear])
-        for i, answer in zip(unclear, repaired, strict=True):
-            choices[i] = read_action(answer, episodes[i].observation.actions)
-        return [self._turn(*arguments) for arguments in zip(episodes, answers, choices, strict=True)]
+        repaired = dict(
+            zip(unclear, self._asked([episodes[i] for i in unclear], [talks[i] for i in unclear]), strict=True)
+        )
+        turns = list[Turn]()
+        for i, (episode, answer) in enumerate(zip(episodes, answers, strict=True)):
+            latest = repaired.get(i, answer)
+            choice = choices[i] if latest is answer else self._choice(episode, latest)
+            ending = "refused" if latest.ending == "refused" else answer.ending or latest.ending
+            turns.append(self._turn(episode, answer, choice, ending))
+        return turns
+
+    def _choice(self, episode: LiveEpisode, answer: Answer) -> int | None:
+        """Return the index of the action that an answer means, or None."""
+        return read_action(answer, episode.observation.actions, cut=answer.ending == "cut")
 
     def _begun(self, episode: LiveEpisode) -> list[Message]:
         """Return the first messages to the model."""
@@ -129,21 +141,23 @@ class EndpointPlayer:
         more = (episode.reflection or "",) if kind == "act" else ()
         return conversation("role", kind, episode.observation, self.config.history, *more)
 
-    def _asked(self, episodes: Sequence[LiveEpisode], talks: Sequence[Sequence[Message]]) -> list[str]:
+    def _asked(self, episodes: Sequence[LiveEpisode], talks: Sequence[Sequence[Message]]) -> list[Answer]:
         asks = [
             Ask(talk, self.config.max_tokens, self.temperature, sample_of(episode, self.temperature))
             for episode, talk in zip(episodes, talks, strict=True)
         ]
         return self.endpoint.complete_all(asks)
 
-    def _turn(self, episode: LiveEpisode, answer: str, choice: int | None) -> Turn:
+    def _turn(self, episode: LiveEpisode, answer: Answer, choice: int | None, ending: Ending) -> Turn:
         actions = episode.observation.actions
         if self.config.style == "reason" and (thought := read_reflection(answer)):
             episode.turns.append(Reflection(self.name, thought))
         if choice is None:
             choice = int(episode.rng.integers(len(actions)))
-            return Choice(ILLEGAL, actions[choice], choice=choice)
-        return Choice(self.name, actions[choice], choice=choice, sampling=Sampling(self.temperature))
+            if ending == "refused" and self.config.refused == "unread":
+                ending = "unread"
+            return Choice(ending or ILLEGAL, actions[choice], choice=choice, ended=ending)
+        return Choice(self.name, actions[choice], choice=choice, sampling=Sampling(self.temperature), ended=ending)
 
 
 class CascadePlayer:
@@ -213,7 +227,8 @@ class EndpointReflector:
         answers = self.endpoint.complete_all(asks)
         turns = list[Turn]()
         for episode, answer in zip(episodes, answers, strict=True):
-            turns.append(Reflection(self.name, fitting(self.policy, episode.observation, read_reflection(answer))))
+            reflection = fitting(self.policy, episode.observation, read_reflection(answer))
+            turns.append(Reflection(self.name, reflection, ended=answer.ending))
         return turns
 
 

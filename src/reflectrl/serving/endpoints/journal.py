@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 from reflectrl.core.digests import seal, unseal
 from reflectrl.core.plugins import reason
 from reflectrl.core.types import UserError
+from reflectrl.serving.endpoints.answers import Answer
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,14 @@ class Journal:
 
     def __init__(self, path: Path | None = None, budget: Budget = Budget()) -> None:  # noqa: B008  (frozen)
         self.path, self.budget, self.spent, self.refused = path, budget, Cost(requests=0), ""
-        self._answers: dict[str, str] = {}
+        self._answers: dict[str, Answer] = {}
         self._open: dict[str, Cost] = {}
         self._read, self._lock = 0, RLock()
         if path is not None and path.exists():
             with self._held() as file:
                 self._refresh(file)
 
-    def answer(self, key: str) -> str | None:
+    def answer(self, key: str) -> Answer | None:
         """Return the answer to a request; None if it has none."""
         return self._answers.get(key)
 
@@ -103,9 +104,11 @@ class Journal:
             self._append(file, {"sent": number, **_plain(most)})
             return number
 
-    def settle(self, number: str, cost: Cost, key: str = "", answer: str | None = None) -> None:
+    def settle(self, number: str, cost: Cost, key: str = "", answer: Answer | None = None) -> None:
         """Note the end of a request: its cost, and its answer if there is one."""
         answered = {} if answer is None else {"key": key, "answer": answer}
+        if answer is not None and answer.ending:
+            answered["ending"] = answer.ending
         with self._held() as file:
             self._refresh(file)
             self._append(file, {"done": number, **_plain(cost), **answered})
@@ -145,7 +148,9 @@ class Journal:
         elif "done" in row:
             self.spent += cost - self._open.pop(row["done"], Cost(requests=0))
             if "answer" in row:
-                self._answers.setdefault(row["key"], row["answer"])
+                earlier = self._answers.get(row["key"])
+                if earlier is None or earlier.ending == "refused":  # a refused question may be asked again
+                    self._answers[row["key"]] = Answer(row["answer"], row.get("ending", ""))
 
     @contextmanager
     def _held(self) -> Iterator[BinaryIO | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from reflectrl.serving.endpoints.client import Endpoint
 from reflectrl.serving.endpoints.config import JudgeConfig, endpoint_settings, require_address
 from reflectrl.serving.endpoints.contestants import asked_by
 from reflectrl.serving.endpoints.local import LocalModel
-from reflectrl.serving.endpoints.ranking import rank_episodes
+from reflectrl.serving.endpoints.ranking import UNREAD, VERDICTS, rank_episodes, require_readable
 
 STANDING = "standing"
 """Key of an episode's provenance for its standing, so that the replay buffer keeps it."""
@@ -56,6 +57,8 @@ class JudgedShaping(RewardShaping):
 class JudgedRollouts(EpisodeRollouts):
     """Rollouts in which a judge ranks the episodes of each group. Reported rewards stay the environment's.
 
+    The numbers of verdicts so far, and of those that cannot be read, are among the metrics.
+
     Args:
         given: the arguments of `EpisodeRollouts`.
     """
@@ -64,12 +67,17 @@ class JudgedRollouts(EpisodeRollouts):
         super().__init__(*given)
         self.settings, self.judge = settings, judge
         self.shaping = JudgedShaping(settings, self.config, self.env)
+        self.totals |= {VERDICTS: 0, UNREAD: 0}
 
     def judged(self, episodes: list[Episode]) -> list[Episode]:
         """Return the episodes with their standings."""
         size = self.config.group
         groups = [episodes[start : start + size] for start in range(0, len(episodes), size)]
-        group_standings = rank_episodes(groups, self.judge, self.settings.longest, self.settings.max_tokens)
+        counts = Counter[str]()
+        group_standings = rank_episodes(groups, self.judge, self.settings.longest, self.settings.max_tokens, counts)
+        for name in (VERDICTS, UNREAD):  # (states of earlier versions do not have them)
+            self.totals[name] = self.totals.get(name, 0) + counts[name]
+        require_readable(self.totals, "raise judge.max_tokens, or name another model")
         return [
             replace(episode, provenance={**episode.provenance, STANDING: standing})
             for group, standings in zip(groups, group_standings, strict=True)

@@ -26,6 +26,7 @@ from reflectrl.runs.demonstrations import demonstrated, finished_lines
 from reflectrl.runs.folder import Context
 from reflectrl.runs.players import load_pair, make_policy, make_reflector
 from reflectrl.runs.progress import ProgressCallback
+from reflectrl.serving.endpoints.answers import counted
 from reflectrl.serving.endpoints.config import endpoint_settings, require_address, teacher_settings
 from reflectrl.serving.endpoints.contestants import asked_by
 from reflectrl.serving.endpoints.teacher import (
@@ -157,7 +158,8 @@ def _spent(teacher: EndpointTeacher) -> str:
     spent = teacher.endpoint.journal.spent
     cost = f", cost {spent.money:.2f}" if spent.money else ""
     dropped = f", {teacher.dropped} answers kept aside" if teacher.dropped else ""
-    return f"{spent.requests} requests, {spent.tokens_in + spent.tokens_out} tokens{cost}{dropped}"
+    endings = f", {counts}" if (counts := counted(teacher.endpoint.endings)) else ""
+    return f"{spent.requests} requests, {spent.tokens_in + spent.tokens_out} tokens{cost}{dropped}{endings}"
 
 
 # ---- DAgger ----------------------------------------------------------------------------------------------------------

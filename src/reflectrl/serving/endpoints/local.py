@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
@@ -19,8 +20,9 @@ from reflectrl.core.types import Sampling, UserError, named_seed
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.players import sampler
-from reflectrl.serving.endpoints.answers import cut_off, without_thinking
+from reflectrl.serving.endpoints.answers import Answer, Ending, cut_off, without_thinking
 from reflectrl.serving.endpoints.client import Ask
+from reflectrl.serving.endpoints.config import Refused
 from reflectrl.serving.endpoints.journal import Cost, Journal
 
 LONGEST = 8192
@@ -43,34 +45,41 @@ class LocalModel:
         source: a folder, a GGUF file, a name that `reflectrl data model` knows, or the name of a model on this machine.
         batch: number of questions that are computed together.
         journal: stores answers and holds the budget, in which its tokens count (they cost no money).
+        refused: handling of conversations that do not fit the context; "stop" raises an error.
 
     Attributes:
         where, name: names for messages: the source.
+        endings: number of answers so far that are not complete, by their end.
 
     Raises:
         UserError: there is no model that can be loaded, or its tokenizer has no chat template.
     """
 
-    def __init__(self, source: str, batch: int, journal: Journal | None = None) -> None:
+    def __init__(self, source: str, batch: int, journal: Journal | None = None, refused: Refused = "stop") -> None:
         self.source = self.where = self.name = source
         self.batch, self.journal = batch, Journal() if journal is None else journal
+        self.refused, self.endings = refused, Counter[str]()
         self.lm = _loaded(source)
 
-    def complete_all(self, asks: Sequence[Ask], progress: Callable[[int], None] = lambda done: None) -> list[str]:
+    def complete_all(self, asks: Sequence[Ask], progress: Callable[[int], None] = lambda done: None) -> list[Answer]:
         """Return the answers, in order; see `Endpoint.complete_all`.
 
         Raises:
-            UserError: a conversation does not fit the model's context, its chat template cannot hold it, or the budget
-                is spent. Answers so far are kept.
+            UserError: a conversation does not fit the model's context and `refused` is "stop", its chat template cannot
+                hold it, or the budget is spent. Answers so far are kept.
         """
         keys = [self.key(ask) for ask in asks]
         left = [pair for pair in dict(zip(keys, asks, strict=True)).items() if self.journal.answer(pair[0]) is None]
+        left = [pair for pair in left if not self._refuses(*pair)]
         done = len(asks) - len(left)
         for part in self._batches(left):
             self._answer(part)
             done += len(part)
             progress(done)
-        return [self.journal.answer(key) or "" for key in keys]
+        # (An empty answer is false, but has an end.)
+        answers = [Answer() if (answer := self.journal.answer(key)) is None else answer for key in keys]
+        self.endings.update(answer.ending for answer in answers if answer.ending)
+        return answers
 
     def estimate(self, asks: Sequence[Ask]) -> Cost:
         """Estimate the largest cost of these questions: tokens and requests, no money."""
@@ -97,9 +106,10 @@ class LocalModel:
             numbers.append(number)
         written = self._written([ask for _, ask in part[: len(numbers)]], prompts[: len(numbers)]) if numbers else []
         for number, (key, ask), ids, (text, count) in zip(numbers, part, prompts, written, strict=False):
-            if not text and count == ask.max_tokens:
-                note_once(f"model {self.source!r}: {cut_off(count)}")
-            self.journal.settle(number, Cost(len(ids), count), key, text)
+            ending: Ending = "cut" if count == ask.max_tokens else ""  # an answer that ends by itself is shorter
+            if ending:
+                note_once(f"model {self.source!r}: {cut_off(count, silent=not text)}")
+            self.journal.settle(number, Cost(len(ids), count), key, Answer(text, ending))
         if len(numbers) < len(part):
             raise UserError(
                 f"model {self.source!r}: the budget is spent ({self.journal.refused}); all answers are kept:"
@@ -131,8 +141,21 @@ class LocalModel:
         else:
             assert problem is not None
             raise UserError(f"model {self.source!r}: its chat template fails: {one_line(problem)[:200]}") from problem
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        if len(ids) + ask.max_tokens > self.lm.context:
-            fits = f"{self.lm.context} tokens, of which {ask.max_tokens} (max_tokens) are for the answer"
-            raise UserError(f"model {self.source!r}: a conversation has {len(ids)} tokens; its context has {fits}")
-        return tuple(ids)
+        return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+    def _refuses(self, key: str, ask: Ask) -> bool:
+        """Return whether a conversation does not fit the model's context, and keep that as its answer.
+
+        Raises:
+            UserError: it does not fit, and that is to end the run.
+        """
+        count = len(self._prompt(ask))
+        if count + ask.max_tokens <= self.lm.context:
+            return False
+        fits = f"{self.lm.context} tokens, of which {ask.max_tokens} (max_tokens) are for the answer"
+        why = f"model {self.source!r}: a conversation has {count} tokens; its context has {fits}"
+        if self.refused == "stop":
+            raise UserError(f"{why}; a smaller `history` of the player or teacher shortens it")
+        note_once(f"{why}; the episode counts as {self.refused}")
+        self.journal.settle("", Cost(requests=0), key, Answer("", "refused"))
+        return True

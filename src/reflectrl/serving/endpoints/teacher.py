@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.prompts.messages import continued, conversation, follow_up
 from reflectrl.core.types import Choice, Episode, Observation, Reflection, Step, Turn, named_seed
-from reflectrl.serving.endpoints.answers import without_thinking
+from reflectrl.serving.endpoints.answers import Answer, without_thinking
 from reflectrl.serving.endpoints.client import Ask, Endpoint, Message
 from reflectrl.serving.endpoints.config import TeacherConfig
 from reflectrl.serving.endpoints.contestants import ILLEGAL
 from reflectrl.serving.endpoints.local import LocalModel
-from reflectrl.serving.endpoints.parsing import problem_of, read_action, read_reflection
+from reflectrl.serving.endpoints.parsing import problem_of, read_action, read_reflection, whole_sentences
 
 NAME = "teacher"
 """Player's name in an endpoint's turns in teaching episodes."""
@@ -68,15 +68,18 @@ class EndpointTeacher:
         """Return one lesson per question, all asked for side by side."""
         talks = [self._begun(question) for question in questions]
         lessons = [Lesson(None, None)] * len(questions)
-        open_, last = list(range(len(questions))), dict[int, tuple[str, str]]()
+        open_, last = list(range(len(questions))), dict[int, tuple[str, Answer]]()
+        refused = list[int]()
         for _ in range(self.config.attempts):
             answers = self.endpoint.complete_all([self._ask(talks[i], questions[i]) for i in open_])
             for i, answer in zip(open_, answers, strict=True):
                 lessons[i], problem = self._read(answer, questions[i])
                 last[i] = problem, answer
                 talks[i] = continued(talks[i], without_thinking(answer), follow_up("again", problem))
-            open_ = [i for i in open_ if last[i][0]]
-        self._set_aside([(questions[i], *last[i]) for i in open_])
+            # A refused question would be refused again, since it only becomes longer.
+            refused += [i for i in open_ if last[i][1].ending == "refused"]
+            open_ = [i for i in open_ if last[i][0] and i not in refused]
+        self._set_aside([(questions[i], *last[i]) for i in (*open_, *refused)])
         return lessons
 
     def asks(self, questions: Sequence[Question]) -> list[Ask]:
@@ -94,13 +97,17 @@ class EndpointTeacher:
     def _ask(self, talk: Sequence[Message], question: Question) -> Ask:
         return Ask(list(talk), self.config.max_tokens, self.config.temperature, question.sample)
 
-    def _read(self, answer: str, question: Question) -> tuple[Lesson, str]:
+    def _read(self, answer: Answer, question: Question) -> tuple[Lesson, str]:
         """Return the lesson of an answer, and what is wrong with it ("" if nothing is)."""
-        reflection, actions = read_reflection(answer), question.observation.actions
+        reflection, actions, is_cut = read_reflection(answer), question.observation.actions, answer.ending == "cut"
+        if is_cut:
+            reflection = whole_sentences(reflection)
         problem = problem_of(reflection, self.config.longest, self.config.leak, question.best or "") or ""
-        action = actions.index(question.best) if question.best is not None else read_action(answer, actions)
+        action = actions.index(question.best) if question.best is not None else read_action(answer, actions, is_cut)
         if action is None:
             problem = f"it names none of the legal actions: {'; '.join(actions)}"
+        if answer.ending == "refused":
+            problem = "the server refused the question"
         return Lesson(None if problem else reflection, action), problem
 
     def _set_aside(self, rejected: Sequence[tuple[Question, str, str]]) -> None:

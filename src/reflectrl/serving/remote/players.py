@@ -49,7 +49,8 @@ class Serving:
             rows += cut([i for i, body in enumerate(settings) if body is same], each)
         asks = []
         for part in rows:
-            ask = {"model": self.name, "prompt": [prompts[i] for i in part], "return_tokens_as_token_ids": True}
+            ask = {"model": self.name, "stream": False, "prompt": [prompts[i] for i in part]}
+            ask["return_tokens_as_token_ids"] = True
             asks.append(ask | dict(settings[part[0]]))
         completions: dict[int, Choice] = {}
         for part, choices in zip(rows, self.servers.complete(asks), strict=True):

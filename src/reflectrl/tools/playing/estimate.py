@@ -11,6 +11,7 @@ import numpy as np
 
 from reflectrl.core.config import read_recipe
 from reflectrl.core.episodes import read_episodes
+from reflectrl.core.evaluation import is_unread
 from reflectrl.core.players.base import LiveEpisode, Player
 from reflectrl.core.types import Episode, Step, UserError, named_seed
 from reflectrl.learn.exploration import ObservationCounts
@@ -18,6 +19,8 @@ from reflectrl.learn.off_policy import Array, Estimate, LoggedEpisode, estimates
 from reflectrl.models.players import Policy
 from reflectrl.runs import load_players
 
+LEAST_EFFECTIVE = 1.5
+"""Smallest effective number of episodes. Below it, an estimate is the outcome of a single episode."""
 AT_ONCE = 64
 """Number of logged episodes for which the probabilities are computed together."""
 
@@ -32,9 +35,13 @@ def estimate_success(
         greedy: evaluate the most probable choices instead of sampled ones.
 
     Raises:
-        UserError: the arm has no policy of its own, or the log lacks the probabilities of its choices.
+        UserError: the arm has no policy of its own, the log lacks the probabilities of its choices, or hardly any
+            episode of the log is one that the arm would play.
     """
-    episodes = [(path, episode) for path in logs for episode in read_episodes(path) if episode.steps]
+    everything = [(path, episode) for path in logs for episode in read_episodes(path)]
+    episodes = [(path, episode) for path, episode in everything if episode.steps and not is_unread(episode)]
+    if left_out := len(everything) - len(episodes):
+        print(f"{left_out} of {len(everything)} episodes are left out: they have no step, or a refused question")
     policy, reflector = load_players(folder, arm, seed, trust)
     if not isinstance(policy, Policy):
         raise UserError(f"estimate: the arm {arm!r} does not choose by a policy with known probabilities")
@@ -47,7 +54,13 @@ def estimate_success(
         chances = evaluated(policy, reflector, [episode for _, episode in part], seed)
         for (path, episode), probabilities in zip(part, chances, strict=True):
             logged.append(_logged(path, episode, probabilities, greedy))
-    return estimates(logged, confidence, seed)
+    rows = estimates(logged, confidence, seed)
+    if rows[0].effective < LEAST_EFFECTIVE:
+        raise UserError(
+            f"estimate: the effective number of episodes is {rows[0].effective:.1f} of {len(logged)}, so the log says"
+            " nothing about this arm; take a log of a player that plays more alike"
+        )
+    return rows
 
 
 def evaluated(policy: Policy, reflector: Player | None, episodes: Sequence[Episode], seed: int) -> list[list[Array]]:

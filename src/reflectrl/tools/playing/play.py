@@ -96,6 +96,8 @@ def choose_tasks(env: TextEnv, split: str, stage: str | None, number: int) -> Se
 def ending(episode: Episode) -> str:
     """Describe the end of an episode, in one line."""
     outcome = "won" if episode.success else "out of time" if episode.truncated else "lost"
+    if episode.steps[-1].gave_up:
+        outcome = "lost, since the server refused a question,"
     events = "".join(f", {printable_line(event)}" for event in episode.steps[-1].events)
     return f"{outcome} after {len(episode.steps)} steps, return {episode.total_reward:+.2f}{events}"
 

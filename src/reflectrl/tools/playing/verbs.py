@@ -83,6 +83,10 @@ class ImportEpisodes:
         print(import_episodes(self.files, self.out, env))
 
 
+FEW_EFFECTIVE = 10
+"""Effective number of episodes below which an estimate gets a warning."""
+
+
 @dataclass(frozen=True)
 class EstimateSuccess:
     """Estimate the success that a trained arm would have, from a log of another player.
@@ -121,6 +125,8 @@ class EstimateSuccess:
             low, high = max(0.0, row.low), min(1.0, row.high)
             print(f"{row.method + ':':24}success {row.value:.3f} [{low:.3f}, {high:.3f}] at {self.confidence:.0%}")
         print(f"effective number of episodes: {rows[0].effective:.1f}")
+        if rows[0].effective < FEW_EFFECTIVE:
+            print("note: so few say little; the arm plays too differently from the log")
 
 
 def _made(section: dict[str, Any], verb: type) -> Any:

@@ -15,6 +15,7 @@ from statistics import fmean
 import numpy as np
 
 from reflectrl.core.episodes import read_episodes
+from reflectrl.core.evaluation import is_unread
 from reflectrl.core.statistics import mean_interval
 from reflectrl.runs.evaluation import attempt_of
 from reflectrl.runs.folder import RunFolder
@@ -156,7 +157,8 @@ def wins_of(contestant: Contestant, split: str, stage: str, sampling: str) -> Wi
     for path in sorted((contestant.folder / "episodes").glob(pattern.replace("-seed0-", "-seed*-"))):
         seed = path.name.removeprefix(f"eval-{contestant.arm}-seed").partition("-")[0]
         if seed.isdigit():
-            wins[int(seed)] = {attempt_of(episode): episode.success for episode in read_episodes(path)}
+            counted = (episode for episode in read_episodes(path) if not is_unread(episode))
+            wins[int(seed)] = {attempt_of(episode): episode.success for episode in counted}
     return wins
 
 

@@ -37,7 +37,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.paths.add((self.path, self.headers["api-key"]))
         message = {"role": "assistant", "content": self.server.decide(text)}
         choices = [{"index": 0, "finish_reason": "stop", "message": message}]
-        body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": choices}
+        body = {"id": "1", "object": "chat.completion", "created": 0, "model": "judge", "choices": choices}
         data = json.dumps(body).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -171,6 +171,17 @@ def test_a_win_and_a_tie_are_a_win():
         ("Answer A is better than B", "unclear"),
         ("a good one", "unclear"),
         ("", "unclear"),
+        ("Answer A", "first"),
+        ("Verdict: **A**\nAnswer B is wordy.", "first"),
+        ("[[B]]", "second"),
+        ("A: fluent.\nB: fluent, and true.\nB", "second"),
+        ("A, B: both are fine.", "unclear"),
+        ("A.\n\nB", "unclear"),
+        ("The answer is not A.", "unclear"),
+        ("B isn\u2019t good", "unclear"),
+        ("Is A better?", "unclear"),
+        ("A careful reader sees no difference", "unclear"),
+        ("A<|im_end|>\n<|im_start|>user\nWhy not B?", "first"),
     ],
 )
 def test_verdicts_are_read(answer, verdict):
@@ -243,6 +254,44 @@ def test_the_verb_prints_the_wins_by_each_criterion(server, run_folder, capsys):
         assert main([*words, "--criteria", criteria]) == 2
         err = capsys.readouterr().err
         assert "is not a criterion" in err and err.count("\n") == 1
+
+
+def test_a_win_rate_of_verdicts_that_cannot_be_read_is_refused(server, run_folder, capsys):
+    words = ["judge", str(run_folder), "--url", server.url, "--model", "judge"]
+    server.decide = lambda text: "I cannot say."
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert "wins" not in out.splitlines()[-1].replace('"wins"', "") and '"unread": 2' in out
+    assert "4 of 4 verdicts cannot be read as A, B or TIE" in err and "raise --max-tokens (now 16)" in err
+    assert err.count("\n") == 1
+    assert main(words) == 2 and len(server.asked) == 4  # the same question has the same answer
+    capsys.readouterr()
+    server.decide = longer
+    assert main([*words, "--max-tokens", "50"]) == 0  # another question
+    assert capsys.readouterr().out.splitlines()[-1] == "a_lol wins 100.0% [100.0%, 100.0%] of 2 prompts, ties as half"
+
+
+def test_verdicts_that_cannot_be_read_are_named_beside_the_rate(server, run_folder, capsys):
+    for name in ("a_lol", "nll"):
+        path = run_folder / "completions" / f"{name}-seed0-best-test-greedy.jsonl"
+        rows = [{"id": n, "group": n, "prompt": f"p{n}", "completion": f" {name * int(n)}"} for n in "123"]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    server.decide = lambda text: "Hm." if "p2" in text else longer(text)
+    words = ["judge", str(run_folder), "--url", server.url, "--model", "judge"]
+    assert main(words) == 0
+    sentence = capsys.readouterr().out.splitlines()[-1]
+    assert sentence.endswith("of 2 prompts, ties as half; 2 of 6 verdicts cannot be read, which leaves 1 prompts out")
+    server.decide = lambda text: "helpful: A" if "safe: <" in text else "Hm."
+    assert main([*words, "--criteria", "helpful,safe"]) == 2
+    out, err = capsys.readouterr()
+    assert "helpful: a_lol wins 50.0%" in out and "safe: a_lol" not in out and "6 of 6 verdicts (safe)" in err
+
+
+def test_prompts_that_only_one_arm_has_answered_are_counted(server, run_folder, capsys):
+    path = run_folder / "completions" / "nll-seed0-best-test-greedy.jsonl"
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+    assert main(["judge", str(run_folder), "--url", server.url, "--model", "judge"]) == 0
+    assert "1 prompts were answered by one of the arms alone, and are left out" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

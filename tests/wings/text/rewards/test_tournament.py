@@ -93,6 +93,18 @@ def test_ties_and_what_says_nothing_are_half_a_win(server: Server) -> None:
     assert rewarded(server, samples("one", "two", "three")) == [0.5] * 3
 
 
+def test_verdicts_that_cannot_be_read_are_left_out_counted_and_in_the_end_refused(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.decide = lambda first, second: "A" if first == "one" else "Hm."
+    assert rewarded(server, samples("one", "two", "three"), tmp_path) == [1.0, 0.0, 0.0]
+    assert "4 of 6 verdicts so far cannot be read" in capsys.readouterr().err
+    [kept] = tmp_path.glob("verdicts-*.jsonl")
+    assert len(kept.read_text().splitlines()) == 2
+    with pytest.raises(UserError, match="12 of 12 verdicts cannot be read"):
+        rewarded(server, samples("four", "five", "six", "seven"))
+
+
 def test_no_pair_is_asked_twice_and_a_number_follows_its_company(server: Server, tmp_path: Path) -> None:
     assert rewarded(server, samples("a", "bb"), tmp_path) == [0.0, 1.0]
     assert rewarded(server, samples("bb", "ccc", "a"), tmp_path) == [0.5, 1.0, 0.0]

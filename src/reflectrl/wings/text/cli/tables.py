@@ -62,6 +62,7 @@ class Judge:
     def __call__(self, settings: Sequence[str]) -> None:
         """Ask the questions that have no verdict yet, and print the win rate by each criterion."""
         _refuse(settings)
+        from reflectrl.serving.endpoints.answers import counted
         from reflectrl.serving.endpoints.client import Endpoint
         from reflectrl.serving.endpoints.config import EndpointConfig
         from reflectrl.serving.endpoints.journal import Budget, Journal
@@ -78,10 +79,15 @@ class Judge:
         journal = Journal(self.run / "judge" / "journal.jsonl", Budget(requests=self.max_requests))
         endpoint = Endpoint(config, journal)
         ours, theirs = ({s.group: s for s in self._written(arm)} for arm in (self.arm, self.against))
-        judged = [group for group in ours if group in theirs and not ours[group].meta.get("unjudged")]
+        common = [group for group in ours if group in theirs]
+        judged = [group for group in common if not ours[group].meta.get("unjudged")]
         groups = judged[: self.prompts or None]
         if not groups:
             raise UserError(f"judge: {self.arm} and {self.against} have answered no prompt in common")
+        if unpaired := len(ours.keys() | theirs.keys()) - len(common):
+            print(f"{unpaired} prompts were answered by one of the arms alone, and are left out")
+        if published := len(common) - len(judged):
+            print(f"{published} prompts are not judged, as in the published comparison")
         path = self.run / "judge" / f"{self.arm}-{self.against}-seed{self.seed}-{self.split}-{self.sampling}.jsonl"
         criteria = [word.strip() for word in self.criteria.split(",")] if self.criteria else []
         wins_by_criterion = judge(
@@ -94,6 +100,9 @@ class Judge:
             begin=self._tell,
             criteria=criteria,
         )
+        for line in {counted(endpoint.endings)} - {""}:
+            print(line)
+        few = []
         for name, wins in wins_by_criterion.items():
             row = {"arm": self.arm, "against": self.against, "judge": self.model, **asdict(wins)}
             sentence = f"{self.arm} wins {wins.rate:.1%}"
@@ -102,7 +111,17 @@ class Judge:
                 sentence = f"{name}: {sentence}"
             low, high = wins.interval(0.95) or (0.0, 1.0)
             print(json.dumps(row))
-            print(f"{sentence} [{low:.1%}, {high:.1%}] of {len(groups)} prompts, ties as half")
+            if wins.too_few:
+                few.append(f"{wins.unclear} of {2 * len(groups)} verdicts{'' if name == OVERALL else f' ({name})'}")
+                continue
+            unclear = f"; {wins.unclear} of {2 * len(groups)} verdicts cannot be read" if wins.unclear else ""
+            unread = f", which leaves {wins.unread} prompts out" if wins.unread else ""
+            print(f"{sentence} [{low:.1%}, {high:.1%}] of {wins.compared} prompts, ties as half{unclear}{unread}")
+        if few:
+            raise UserError(
+                f"judge: {', '.join(few)} cannot be read as A, B or TIE, so there is no win rate; raise --max-tokens"
+                f" (now {self.max_tokens}), or name another judge; the answers are in {journal.path}"
+            )
 
     def _tell(self, cost: Cost) -> None:
         if cost.requests:

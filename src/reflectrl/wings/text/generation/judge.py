@@ -77,10 +77,12 @@ class Wins:
     """Wins, ties and losses of our answers against theirs, counted by prompt.
 
     A prompt is won if the verdicts in both orders together favour our answer, lost if they favour theirs, and a tie
-    otherwise. So a judge that always prefers the first answer gives only ties.
+    otherwise. So a judge that always prefers the first answer gives only ties. A prompt without a verdict that can be
+    read is none of these, and left out of all rates.
 
     Attributes:
         unclear: number of verdicts (two per prompt) that named neither answer.
+        unread: number of prompts whose verdicts were both unclear.
         swayed: prompts on which the judge preferred the same position, not the same answer, in both orders.
     """
 
@@ -89,11 +91,22 @@ class Wins:
     losses: int
     unclear: int
     swayed: int
+    unread: int = 0
+
+    @property
+    def compared(self) -> int:
+        """Number of prompts with a verdict that can be read."""
+        return self.wins + self.ties + self.losses
+
+    @property
+    def too_few(self) -> bool:
+        """True if so many prompts have no verdict that the rest says little about all of them."""
+        return self.unread >= max(1, self.compared)
 
     @property
     def rate(self) -> float:
-        """Share of wins, with ties as half."""
-        return (self.wins + self.ties / 2) / max(1, self.wins + self.ties + self.losses)
+        """Share of wins among the compared prompts, with ties as half."""
+        return (self.wins + self.ties / 2) / max(1, self.compared)
 
     def interval(self, confidence: float) -> tuple[float, float] | None:
         """Return Student's t interval of the rate over prompts; None for fewer than two prompts."""
@@ -114,7 +127,8 @@ def judge(
     """Ask a judge to compare two models' completions of the same prompts.
 
     Args:
-        path: file to which every verdict is appended. Questions with all their verdicts are not asked again.
+        path: file to which every verdict is appended. Questions with all their verdicts are not asked again, except for
+            unclear ones: the endpoint's journal knows the same question, but not one with a larger `max_tokens`.
         threads: questions per batch; verdicts are written after each batch.
         max_tokens: longest answer of the judge in tokens. A judge that reasons before it answers needs more.
         progress: progress callback; receives the number of answers so far and in total.
@@ -143,7 +157,7 @@ def judge(
     verdicts = _read(path)
     pending = []
     for question in questions:
-        if not verdicts.keys() >= {question.key(judge_name, name) for name in names}:
+        if any(verdicts.get(question.key(judge_name, name), "unclear") == "unclear" for name in names):
             pending.append(question)
     asks = [Ask([said("user", question.request)], max_tokens) for question in pending]
     begin(endpoint.estimate(asks))
@@ -152,8 +166,10 @@ def judge(
         for start in range(0, len(pending), threads):
             part = slice(start, start + threads)
             for question, answer in zip(pending[part], endpoint.complete_all(asks[part]), strict=True):
-                for name, verdict in read_verdicts(answer, criteria).items():
+                for name, verdict in read_verdicts(answer, criteria, cut=answer.ending == "cut").items():
                     key = question.key(judge_name, name)
+                    if verdicts.get(key) in ("first", "second", "tie", verdict):
+                        continue
                     verdicts[key] = verdict
                     row = {"key": key, "id": question.id, "order": question.order, "verdict": verdict}
                     file.write(json.dumps(row if name == OVERALL else {**row, "criterion": name}) + "\n")
@@ -162,14 +178,17 @@ def judge(
     return {name: count({(q.id, q.order): verdicts[q.key(judge_name, name)] for q in questions}) for name in names}
 
 
-def read_verdicts(answer: str, criteria: Sequence[str]) -> dict[str, Verdict]:
+def read_verdicts(answer: str, criteria: Sequence[str], cut: bool = False) -> dict[str, Verdict]:
     """Return the verdict on each criterion; of "overall" if there are no criteria.
 
     An answer has a line like "helpful: A" for each criterion, perhaps with reasons before them, so the last such line
     counts. A criterion without a line is unclear.
+
+    Args:
+        cut: True if the answer ended at its largest length.
     """
     if not criteria:
-        return {OVERALL: read_verdict(answer)}
+        return {OVERALL: read_verdict(answer, cut)}
     visible, verdicts = without_thinking(answer), dict[str, Verdict]()
     for criterion in criteria:
         lines = re.findall(rf"(?im)^\W*(?:more )?{re.escape(criterion)}\W*:(.*)$", visible)
@@ -181,7 +200,8 @@ def count(verdicts: Mapping[tuple[str, str], Verdict]) -> Wins:
     """Count wins, ties and losses from the verdicts in both orders."""
     points: Counter[str] = Counter()
     for (name, order), verdict in verdicts.items():
-        points[name] += POINTS.get((order, verdict), 0)
+        if verdict != "unclear":
+            points[name] += POINTS.get((order, verdict), 0)
     names, swayed = list(points), 0
     for name in names:  # the same place wins in both orders: the judge went by the order, not by the texts
         first, *rest = [verdicts[name, order] for order in ORDERS]
@@ -192,6 +212,7 @@ def count(verdicts: Mapping[tuple[str, str], Verdict]) -> Wins:
         losses=sum(points[name] < 0 for name in names),
         unclear=sum(verdict == "unclear" for verdict in verdicts.values()),
         swayed=swayed,
+        unread=len({name for name, _ in verdicts}) - len(names),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +18,13 @@ from reflectrl.core.episodes.log import drop_half_line
 from reflectrl.core.json_lines import read_json_lines
 from reflectrl.core.prompts.messages import said
 from reflectrl.core.prompts.tokens import beginning
+from reflectrl.core.terminal import note_once
 from reflectrl.core.types import UserError
 from reflectrl.serving.endpoints.client import Ask, Endpoint
 from reflectrl.serving.endpoints.config import EndpointConfig
 from reflectrl.serving.endpoints.journal import Budget, Journal
 from reflectrl.serving.endpoints.parsing import PREFERENCE, read_verdict
-from reflectrl.serving.endpoints.ranking import both_ways, standings
+from reflectrl.serving.endpoints.ranking import UNREAD, VERDICTS, both_ways, require_readable, standings
 from reflectrl.wings.text.generation.judge import compare_request
 from reflectrl.wings.text.rewards.base import Component, response_of
 from reflectrl.wings.text.rewards.total import key_and_number
@@ -40,21 +42,22 @@ class Judge(Protocol):
     name: str
     """Name of the judge, which identifies its saved verdicts."""
 
-    def preferences(self, pairs: Sequence[Pair]) -> list[float]:
-        """Return the preference for each pair's first answer, from 0 to 1; 0.5 is a tie."""
+    def preferences(self, pairs: Sequence[Pair]) -> Sequence[float | None]:
+        """Return the preference for each pair's first answer, from 0 to 1. 0.5 is a tie, None cannot be read."""
         ...
 
 
 class EndpointJudge:
-    """A judge model behind an OpenAI-compatible API, which answers A, B or TIE. Any other answer counts as a tie."""
+    """A judge model behind an OpenAI-compatible API, which answers A, B or TIE. Any other answer is left out."""
 
     def __init__(self, config: EndpointConfig, journal: Journal) -> None:
         self.endpoint, self.name = Endpoint(config, journal), f"{config.base_url} {config.model}"
 
-    def preferences(self, pairs: Sequence[Pair]) -> list[float]:
+    def preferences(self, pairs: Sequence[Pair]) -> list[float | None]:
         """Ask one question per pair; UserError if the server gives no answer."""
         asks = [Ask([said("user", compare_request(*pair))], 16) for pair in pairs]
-        return [PREFERENCE[read_verdict(answer)] for answer in self.endpoint.complete_all(asks)]
+        answers = self.endpoint.complete_all(asks)
+        return [PREFERENCE[read_verdict(answer, cut=answer.ending == "cut")] for answer in answers]
 
 
 class LocalJudge:
@@ -97,6 +100,8 @@ class Tournament(Component):
         max_requests: largest number of requests per run, including retries; 0 sets no limit.
     """
 
+    reported = 0
+    """Number of unreadable verdicts at the last remark about them."""
     by_group = True
     """True: a score depends on the prompt's other completions, so verdicts are cached instead of scores."""
 
@@ -112,8 +117,13 @@ class Tournament(Component):
         return EndpointJudge(EndpointConfig(self.base_url, self.model, self.key_env), journal)
 
     @cached_property
-    def verdicts(self) -> dict[str, float]:
-        """Preferences by question, starting with the preferences in the file."""
+    def counts(self) -> Counter[str]:
+        """Numbers of verdicts of this process, and of those that cannot be read."""
+        return Counter()
+
+    @cached_property
+    def verdicts(self) -> dict[str, float | None]:
+        """Preferences by question, starting with the preferences in the file. None cannot be read, and is not kept."""
         return {} if self.path is None else _read(self.path)
 
     @cached_property
@@ -131,7 +141,7 @@ class Tournament(Component):
         by_prompt: dict[str, Mapping[str, float]] = {}
         for prompt, texts in groups.items():
 
-            def preferred(first: str, second: str, prompt: str = prompt) -> float:
+            def preferred(first: str, second: str, prompt: str = prompt) -> float | None:
                 return self._preference_of((prompt, first, second))
 
             by_prompt[prompt] = standings(list(texts), preferred)
@@ -149,16 +159,24 @@ class Tournament(Component):
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 with self.path.open("a", encoding="utf-8") as file:
-                    file.writelines(f"{json.dumps(pair)}\n" for pair in new_verdicts.items())
+                    readable = (pair for pair in new_verdicts.items() if pair[1] is not None)
+                    file.writelines(f"{json.dumps(pair)}\n" for pair in readable)
+            self.counts[VERDICTS] += len(part)
+            self.counts[UNREAD] += sum(preference is None for preference in new_verdicts.values())
+            require_readable(self.counts, "name another model for the reward tournament")
+        unread, asked = self.counts[UNREAD], self.counts[VERDICTS]
+        if unread >= 2 * self.reported and unread:
+            self.reported = unread
+            note_once(f"reward tournament: {unread} of {asked} verdicts so far cannot be read, and are left out")
 
-    def _preference_of(self, pair: Pair) -> float:
+    def _preference_of(self, pair: Pair) -> float | None:
         return self.verdicts[self._key(pair)]
 
     def _key(self, pair: Pair) -> str:
         return hashlib.sha256(json.dumps([self.judge.name, *pair]).encode()).hexdigest()[:24]
 
 
-def _read(path: Path) -> dict[str, float]:
+def _read(path: Path) -> dict[str, float | None]:
     drop_half_line(path)
     if not path.exists():
         return {}

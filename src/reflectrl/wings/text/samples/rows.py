@@ -39,6 +39,10 @@ class LeftOutError(BadRowError):
     """A row that is left out and counted, but needs no repair. Published data sets contain such rows."""
 
 
+class EmptyTextError(BadRowError):
+    """A row with a text that is empty or blank. Published data sets contain some, so `data FAMILY` leaves them out."""
+
+
 class Gate:
     """Policy for bad rows: with `skip_bad`, they are counted by reason; otherwise, the first bad row is an error.
 
@@ -178,9 +182,9 @@ def text(row: Row, key: str) -> str:
 
 
 def checked(value: str, name: str) -> str:
-    """Return the text; BadRowError if it is blank or cannot be encoded as UTF-8."""
+    """Return the text; EmptyTextError if it is blank, BadRowError if it cannot be encoded as UTF-8."""
     if not value.strip():
-        raise BadRowError(f"empty {name}")
+        raise EmptyTextError(f"empty {name}")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -24,7 +24,7 @@ from reflectrl.wings.text.samples import dialogue
 from reflectrl.wings.text.samples.families.sources import Source, records
 from reflectrl.wings.text.samples.families.store import Entry, Family
 from reflectrl.wings.text.samples.forms import ranked
-from reflectrl.wings.text.samples.rows import BadRowError, LeftOutError, Row, parsed, text
+from reflectrl.wings.text.samples.rows import BadRowError, EmptyTextError, LeftOutError, Row, parsed, text
 from reflectrl.wings.text.samples.sample import Sample, group_of
 
 CLEANED = "cleaner_"
@@ -98,9 +98,10 @@ def _pair(row: Row, name: str, style: str) -> list[Sample]:
 def _turns(row: Row, key: str) -> dialogue.Turns:
     turns = dialogue.split(text(row, key))
     if len(turns) < 2 or turns[-1][0] != dialogue.ASSISTANT:
-        raise BadRowError(f"{key} must be a dialogue that ends with the assistant", f"not {row[key]!r:.60}")
+        kind = BadRowError if len(turns) < 2 else LeftOutError  # some published dialogues end with the human
+        raise kind(f"{key} must be a dialogue that ends with the assistant", f"not {row[key]!r:.60}")
     if not turns[-1][1]:
-        raise BadRowError(f"empty answer in {key}")
+        raise EmptyTextError(f"empty answer in {key}")
     return turns
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.types import UserError
 from reflectrl.wings.text.samples.families.sources import SPLITS, Source, find
-from reflectrl.wings.text.samples.rows import BadRowError, Gate, LeftOutError
+from reflectrl.wings.text.samples.rows import BadRowError, EmptyTextError, Gate, LeftOutError
 from reflectrl.wings.text.samples.sample import Sample, through_sigmoid, tied
 from reflectrl.wings.text.samples.writing import LineFile, to_line
 
@@ -185,7 +185,10 @@ def _remove_outdated(store: Path, names: Iterable[str]) -> None:
 def _entries(
     family: Family, sources: Sequence[Source], gate: Gate, style: str, progress: ProgressCallback
 ) -> Iterator[Entry]:
-    """Yield the entries of all records. Bad records are refused or counted by `gate`."""
+    """Yield the entries of all records. Bad records are refused or counted by `gate`.
+
+    Records with an empty text are known from the published data, so they are left out and counted without a question.
+    """
     for done, source in enumerate(sources):
         for k, (location, record) in enumerate(family.records(source), start=1):
             if k % EVERY == 1:
@@ -196,6 +199,8 @@ def _entries(
                         gate.refuse(location, entry)
                     else:
                         yield entry
+            except EmptyTextError as error:
+                gate.refuse(location, LeftOutError(str(error)))
             except BadRowError as error:
                 gate.refuse(location, error)
 
