@@ -192,10 +192,15 @@ def test_other_mistakes(words: list[str], about: str, capsys: Any) -> None:
     assert about in refusal(capsys, *words)
 
 
-def test_ten_thousand_words(repo: Path, capsys: Any) -> None:
-    question = " ".join(f"word{i}" for i in range(9_999)) + " retries"
+def test_two_thousand_words(repo: Path, capsys: Any) -> None:
+    question = " ".join(f"word{i}" for i in range(1_999)) + " retries"
     assert main(["locate", question, "--repo", str(repo)]) == 0
     assert "word0" not in capsys.readouterr().out
+
+
+def test_a_question_that_is_too_long(repo: Path, capsys: Any) -> None:
+    question = " ".join(f"word{i}" for i in range(9_999)) + " retries"
+    assert "ask in at most 20,000" in refusal(capsys, question, "--repo", str(repo))
 
 
 WITNESS = """

@@ -18,7 +18,7 @@ from reflectrl.core.plugins import look_here, one_line
 from reflectrl.core.types import Task, UserError
 
 FIRST_SEED = {"train": 0, "validation": 10**7, "test": 2 * 10**7}
-HIGHLIGHT = re.compile(r"\x1b\[(\d+)[;\d]*m")
+HIGHLIGHT = re.compile(r"\x1b\[(\d++)[;\d]*+m")
 
 
 class GymTextEnv(TextEnv):

@@ -10,8 +10,8 @@ from reflectrl.serving.endpoints.answers import without_thinking
 
 LONGEST = 20_000
 """Largest number of characters of an answer that are parsed. Patterns take too long on megabytes."""
-MARKED = re.compile(r"(?im)^[^\w\n]*(?:next |final |my |chosen )?(?:action|choice|answer)\W*[:=]\s*(.+?)\s*$")
-REFLECTED = re.compile(r"(?is)\breflection\W*:[\s*_]*(.+?)(?=\n\W*(?:action|choice)\W*[:=]|\Z)")
+MARKED = re.compile(r"(?im)^[^\w\n]*(?:next |final |my |chosen )?(?:action|choice|answer)\W*[:=]\s*(.+)$")
+REFLECTED = re.compile(r"(?is)\breflection\W*:[\s*_]*(.+?)(?=\n[^\w\n]*+(?:action|choice)\W*[:=]|\Z)")
 TOLD = re.compile(
     r"(?i)\bhint(s|ed)?\b|\b(was|were|am|been|being) (told|given|informed|instructed)\b|\byou (told|gave|said)\b"
     r"|\baccording to (the )?(expert|teacher|instruction|solution)|\b(expert|teacher|oracle|ground.truth)\b"
@@ -27,7 +27,7 @@ PREFERENCE: dict[Verdict, float] = {"first": 1.0, "second": 0.0, "tie": 0.5, "un
 """Preference for the text that was shown first, by verdict."""
 VERDICT = r"\b(A|B|TIE|Tie|tie)\b"
 PUNCTUATION = " .*\"'()[]\n"
-PROMPT_WORDS = re.compile(r"(?im)^\W*(actions|legal actions|choice|action)\W*:")
+PROMPT_WORDS = re.compile(r"(?im)^[^\w\n]*+(actions|legal actions|choice|action)\W*:")
 
 
 def plain(text: str) -> str:

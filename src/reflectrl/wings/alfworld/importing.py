@@ -26,7 +26,7 @@ ProgressCallback = Callable[[int, int, str], None]
 UNREADABLE = (ValueError, OSError, EOFError, RuntimeError, BadZipFile, zlib.error)
 """Errors raised by a damaged, encrypted or malformed file. They make its game bad and leave the others alone."""
 
-_WORDING = re.compile(r'Your task is to: ([^"\n]+)"')
+_WORDING = re.compile(r'Your task is to: ([^"\n]{1,1000}+)"')
 
 
 class _SkippedError(Exception):
