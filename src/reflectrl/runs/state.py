@@ -20,6 +20,7 @@ from reflectrl.core.advice import is_typed, option
 from reflectrl.core.config import Recipe
 from reflectrl.core.config.values import without_removed
 from reflectrl.core.digests import digest_of
+from reflectrl.core.json_lines import read_json
 from reflectrl.core.types import UserError
 from reflectrl.runs.artifact import STAGES, Artifact, Graph
 
@@ -135,7 +136,7 @@ class State:
         if not path.is_file():
             return cls(path)
         try:
-            noted = json.loads(path.read_text(encoding="utf-8"))
+            noted = read_json(path)
             intact = noted.pop("digest", None) in (None, _hash(noted))  # earlier versions wrote none
             done, records = list(noted["complete"]), dict(noted["artifacts"]) if noted.get("schema") == SCHEMA else {}
             precision = noted.get("auto_precision", "")  # earlier versions decided anew in each process

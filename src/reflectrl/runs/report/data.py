@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reflectrl.core.config.files import parse_toml
-from reflectrl.core.config.folders import read_regular
 from reflectrl.core.evaluation import ATTEMPTS
-from reflectrl.core.json_lines import parse_json, read_json_lines
+from reflectrl.core.json_lines import parse_json, read_json, read_json_lines
 from reflectrl.core.plugins import one_line
+from reflectrl.core.regular_files import read_regular
 from reflectrl.core.types import UserError
 
 T = TypeVar("T")
@@ -175,7 +175,7 @@ def read_results(path: Path) -> Results | None:
     if not path.exists():
         return None
     try:
-        data = parse_json(path.read_text(encoding="utf-8"))
+        data = read_json(path)
     except (ValueError, OSError) as error:
         raise UserError(f"{path}: not valid JSON: {one_line(error)}") from error
     if not isinstance(data, dict) or not isinstance(data.get("rows"), list):
@@ -356,7 +356,7 @@ def read_ancestors(path: Path, recipe: Mapping[str, Any]) -> tuple[Ancestor, ...
     if not path.exists():
         return ()
     try:
-        data = parse_json(read_regular(path).decode("utf-8"))
+        data = read_json(path)
         ancestors = tuple(_ancestor(entry) for entry in data["ancestors"])
         policy = data["policy"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from reflectrl.core.evaluation import ATTEMPTS
-from reflectrl.core.json_lines import parse_json, read_json_lines
+from reflectrl.core.json_lines import parse_json, read_json, read_json_lines
 from reflectrl.core.plugins import one_line
 from reflectrl.core.types import UserError
 from reflectrl.runs.report.data import read_metrics
@@ -44,7 +43,7 @@ def write_text_report(run_folder: Path) -> Path:
     """
     path = run_folder / "results.json"
     try:
-        results = json.loads(path.read_text(encoding="utf-8"))
+        results = read_json(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: no results that can be read: {one_line(error)}") from error
     return write_page(run_folder / "report.html", render(results, run_folder))
