@@ -23,7 +23,8 @@ ROOMS = ("core", "models", "learn", "runs", "api", "cli", "serving", "methods", 
 """Rooms, and the two files between them; each imports only from itself and from those before it."""
 ORDER = {
     "core": (
-        "types", "advice", "distributed", "terminal", "plugins", "regular_files", "file_kinds", "archives", "json_lines", "digests", "git", "policy_losses",
+        "types", "advice", "distributed", "terminal", "plugins", "regular_files", "file_kinds", "archives",
+        "json_lines", "digests", "git", "policy_losses",
         "calibration", "config",
         "statistics", "prompts", "envs", "players", "rollout", "episodes", "teach", "evaluation",
     ),

@@ -209,12 +209,10 @@ def find_recipe(word: str) -> Path:
         raise UserError(f"{word} is a run folder; give its recipe, {path / 'recipe.toml'}, and --folder {word}")
     if word not in recipe_paths and project is not None:
         return project
-    if word not in recipe_paths and path.is_dir():
-        raise UserError(f"{word} is a folder without recipe.toml; name a recipe, a TOML file, or a project's folder")
-    if word not in recipe_paths and len(path.parts) > 1:
-        raise UserError(
-            f"there is no file or folder {word}; give a recipe's name, the path of a TOML file, or a project's folder"
-        )
+    if word not in recipe_paths and len(path.parts) > 1 and not path.exists():
+        raise UserError(f"there is no file or folder {word}; give a recipe's name, a TOML file, or a project's folder")
+    if word and word not in recipe_paths and path.is_dir():
+        raise UserError(f"unknown recipe {word!r}: this folder has no recipe.toml; give a name, or a TOML file")
     if word not in recipe_paths:
         hint = suggestion(word, [*recipe_paths, *projects()])
         raise UserError(f"unknown recipe {word!r}{hint}; give a name, the path of a TOML file, or a project's folder")

@@ -7,6 +7,7 @@ size of a file have limits.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -19,6 +20,8 @@ from reflectrl.core.types import UserError
 
 T = TypeVar("T")
 Reaction = Literal["refuse", "skip"]
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters other than tabs and line feeds."""
 LONGEST_LINE = 1 << 26
 """Largest number of bytes of a line."""
 LARGEST_JSON = 1 << 26
@@ -48,6 +51,33 @@ def read_json(path: Path, most: int = LARGEST_JSON) -> Any:
         ValueError: it is not JSON, or is nested too deeply.
     """
     return parse_json(read_regular(path, most))
+
+
+def parse_shown(text: str | bytes) -> Any:
+    """Parse JSON whose texts are shown on pages and in figures.
+
+    Half a character (a lone surrogate), which no file can hold, and control characters, which no font has, become
+    U+FFFD.
+
+    Raises:
+        ValueError: it is not JSON, or is nested too deeply.
+    """
+    value = parse_json(text)
+    escape = b"\\u" if isinstance(text, bytes) else "\\u"
+    try:  # only an escape can spell such characters
+        return _shown(value) if escape in text else value  # type: ignore[operator]
+    except RecursionError as error:
+        raise ValueError("too deeply nested") from error
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str):
+        return _CONTROL.sub("\ufffd", value.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    if isinstance(value, list):
+        return [_shown(item) for item in value]
+    if isinstance(value, dict):
+        return {_shown(key): _shown(item) for key, item in value.items()}
+    return value
 
 
 def bounded_lines(file: IO[bytes], most: int = LONGEST_LINE) -> Iterator[bytes]:

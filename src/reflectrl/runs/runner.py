@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ from reflectrl.runs.progress import ProgressBars, silently
 from reflectrl.runs.ranks import joined
 from reflectrl.runs.state import State
 from reflectrl.runs.workers import Workers, silence
+
+LOG = logging.getLogger(__name__)
 
 
 def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
@@ -89,8 +92,14 @@ class _Run:
         for artifact in self._of(stage):
             if artifact.always:
                 continue
+            changed = self.state.has_other_logs(artifact, self.settings)
+            if changed and artifact.maker.unfinished is None:  # it cannot be continued, so it is begun anew
+                for path in artifact.logs(folder):
+                    path.replace(path.with_name(f"{path.name}.changed"))  # it may have been changed on purpose
             if not artifact.exists(folder) or Build(self.context, artifact, silently).is_unfinished():
                 missing.append(artifact)
+                if changed:
+                    LOG.warning("reflectrl: %s is not as it was written; it is made again", folder / artifact.path)
             elif artifact.training:
                 drop_state(folder / artifact.training)  # left if a process was killed after saving the model
         return missing

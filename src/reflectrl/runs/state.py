@@ -113,7 +113,8 @@ class State:
 
     Attributes:
         complete: the complete stages. They are for people to read; a run checks the files themselves.
-        made: key of an artifact → its "fingerprint" when it was begun, and its "extent" once it is complete.
+        made: key of an artifact → its "fingerprint" when it was begun, and once it is complete, its "extent" and a
+            digest of its "logs".
         tasks: the digest of the environment's tasks; "" if it is not known.
         auto_precision: what "auto" means in this run for `model.mixed_precision` and `model.mixed_play`, "on" or
             "off"; "" if it has not been decided.
@@ -163,7 +164,22 @@ class State:
 
     def finish(self, artifact: Artifact, settings: Mapping[str, Any]) -> None:
         """Note that a begun artifact is complete."""
-        self.made[artifact.key]["extent"] = extent(artifact, settings)
+        record = self.made[artifact.key]
+        record["extent"] = extent(artifact, settings)
+        if logs := self.log_digest(artifact):
+            record["logs"] = logs
+
+    def log_digest(self, artifact: Artifact) -> str:
+        """Return a digest of the files of lines that an artifact consists of; "" if it has none."""
+        folder = self.path.parent
+        digests = [[path.relative_to(folder).as_posix(), digest_of(path)] for path in artifact.logs(folder)]
+        return _hash(digests) if digests else ""
+
+    def has_other_logs(self, artifact: Artifact, settings: Mapping[str, Any]) -> bool:
+        """Return whether a finished artifact's files of lines have changed, or are missing, since they were written."""
+        record = self.made.get(artifact.key, {})
+        is_same = record.get("fingerprint") == fingerprint(artifact, settings)
+        return is_same and "logs" in record and record["logs"] != self.log_digest(artifact)
 
     def says(self, artifact: Artifact, settings: Mapping[str, Any]) -> str:
         """Return the status of an artifact without reading its files: "done", "begun", "outdated" or "missing"."""
