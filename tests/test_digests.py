@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reflectrl.core import digests
 from reflectrl.core.digests import DIGESTS, damage, require_undamaged, seal, unseal, write_digests
 from reflectrl.core.types import UserError
 
@@ -78,13 +80,35 @@ def test_a_change_is_told_with_the_file_and_what_to_do(folder: Path, change: obj
 
 def test_a_file_is_read_once_as_long_as_nobody_writes_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
-    real = Path.open
+    real = digests.open_regular
 
-    def noted(self: Path, *arguments: object, **named: object) -> object:
-        read.append(self)
-        return real(self, *arguments, **named)  # type: ignore[call-overload]
+    def noted(path: Path) -> object:
+        read.append(path)
+        return real(path)
 
-    monkeypatch.setattr(Path, "open", noted)
+    monkeypatch.setattr(digests, "open_regular", noted)
     for _ in range(3):
         require_undamaged(folder)
     assert sum(path.name == "a.bin" for path in read) == 1
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "/proc/kmsg", "../a.bin", "inner/a.bin", "..", ""])
+def test_a_name_that_leads_out_of_the_folder_is_damage(folder: Path, name: str) -> None:
+    (folder / DIGESTS).write_text(json.dumps({name: "0"}))
+    assert damage(folder) == f"{folder / DIGESTS} is damaged"
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "/proc/kmsg", "pipe"])
+def test_a_file_or_its_digests_without_an_end_are_damage(folder: Path, target: str) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "a.bin").unlink()
+    (folder / "a.bin").symlink_to(target)
+    assert str(folder / "a.bin") in str(damage(folder))
+    (folder / DIGESTS).unlink()
+    (folder / DIGESTS).symlink_to(target)
+    assert str(folder / DIGESTS) in str(damage(folder))
+
+
+def test_digests_that_are_deeply_nested_are_damage(folder: Path) -> None:
+    (folder / DIGESTS).write_text("[" * 1_000_000)
+    assert damage(folder) == f"{folder / DIGESTS} is damaged"

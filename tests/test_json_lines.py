@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
+import os
+import shlex
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectrl.core.json_lines import parse_json, read_json_lines
+from reflectrl.core.json_lines import LongLineError, bounded_lines, parse_json, read_json, read_json_lines
 from reflectrl.core.types import UserError
 
 VALUES = st.lists(st.one_of(st.integers(), st.text(), st.dictionaries(st.text(), st.booleans())))
@@ -61,4 +69,79 @@ def test_a_missing_key_bytes_that_are_no_text_and_depth_are_damage(path: Path) -
 
 def test_a_file_that_cannot_be_read_is_named(path: Path) -> None:
     with pytest.raises(UserError, match=r"log\.jsonl: No such file"):
+        list(read_json_lines(path, parse_json))
+
+
+# ---- files that are not what their names say, or have no end --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (gzip.compress(b'{"a": 1}\n'), "a gzip file"),
+        (b"PAR1" + bytes(90) + b"PAR1", "a Parquet file"),
+        (bytes.fromhex("28b52ffd") + bytes(20), "a Zstandard file"),
+        (lzma.compress(b"{}\n"), "an xz file"),
+        (bz2.compress(b"{}\n"), "a bzip2 file"),
+        (b"PK\x03\x04" + bytes(60), "a zip archive"),
+        (b"ARROW1\0\0" + bytes(60), "an Arrow file"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(60), "an HDF5 file"),
+        (b"SQLite format 3\0" + bytes(60), "an SQLite database"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a pointer of Git LFS"),
+        (b"<!DOCTYPE html>\n<p>404</p>\n", "a web page"),
+        ("a,b\n1,2\n".encode("utf-16"), "UTF-16"),
+        (b"prompt,completion,reward\na, b,1\n", "separated values"),
+        (b"prompt\tcompletion\na\tb\n", "separated values"),
+        (b'"prompt";"completion"\r\n"a";"b"\r\n', "separated values"),
+    ],
+)
+def test_a_file_of_another_format_is_named_with_what_to_do(path: Path, content: bytes, name: str) -> None:
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name}.*; \w+") as caught:
+        list(read_json_lines(path, parse_json))
+    assert "\n" not in str(caught.value)
+
+
+@given(st.binary(max_size=80))
+def test_bytes_of_any_kind_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.mktemp("lines") / "values.jsonl"
+    path.write_bytes(content)
+    with suppress(UserError):
+        list(read_json_lines(path, parse_json))
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "/dev/full", "/dev/tty", "/proc/kmsg", "pipe", "."])
+def test_a_file_without_an_end_is_refused_at_once(tmp_path: Path, path: Path, target: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    path.symlink_to(target)
+    with pytest.raises(UserError, match=r"log\.jsonl: "):
+        list(read_json_lines(path, parse_json))
+    with pytest.raises(OSError):
+        read_json(path)
+
+
+def test_a_pipe_that_the_shell_has_opened_is_read() -> None:
+    program = "from reflectrl.core.json_lines import *; import pathlib, sys\n"
+    program += "print(list(read_json_lines(pathlib.Path(sys.argv[1]), parse_json)))"
+    reader = f"{shlex.quote(sys.executable)} -c {shlex.quote(program)}"
+    command = f"{reader} <(echo 7) && echo 8 | {reader} /dev/stdin"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout == "[(1, 7)]\n[(1, 8)]\n"
+
+
+def test_a_line_or_a_file_that_is_too_long_is_refused(path: Path) -> None:
+    path.write_bytes(b"1\n" + b"2" * 5000)
+    with path.open("rb") as file, pytest.raises(LongLineError, match="more than 4,000 bytes") as caught:
+        list(bounded_lines(file, 4000))
+    assert caught.value.line_number == 2
+    with pytest.raises(OSError, match="more than 4,000 bytes"):
+        read_json(path, 4000)
+
+
+@pytest.mark.parametrize("deep", ["[" * 100_000, '{"a":' * 300_000, "[" * 100_000 + "]" * 100_000])
+def test_deep_nesting_is_an_ordinary_error(path: Path, deep: str) -> None:
+    path.write_text(deep)
+    with pytest.raises(ValueError, match="too deeply nested"):
+        read_json(path)
+    with pytest.raises(UserError, match="too deeply nested"):
         list(read_json_lines(path, parse_json))

@@ -18,7 +18,6 @@ The command line does the same through the same functions.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from reflectrl.core.config import Recipe, from_dict, load_recipe, read_recipe
 from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv, tasks_named
 from reflectrl.core.evaluation import Row, rows_of
+from reflectrl.core.json_lines import read_json
 from reflectrl.core.open_environments import closing_environments
 from reflectrl.core.players.base import LiveEpisode, Player, carries
 from reflectrl.core.players.simple import UNLEARNED
@@ -60,7 +60,7 @@ class Run:
         """
         path = self.folder / "results.json"
         try:
-            results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            results: dict[str, Any] = read_json(path)
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: no results there yet; train with until='eval' or later") from error
         return results

@@ -271,6 +271,45 @@ def test_a_flipped_digit_of_an_episode_is_told_with_its_line(copy: Path, recipe_
     assert "repair or remove this line" in err
 
 
+@pytest.fixture(scope="module")
+def without_a_teacher(tmp_path_factory: pytest.TempPathFactory, like: Any) -> Path:
+    """A run whose tokenizer is trained on random play."""
+    folder = tmp_path_factory.mktemp("untaught") / "run"
+    pipeline.run(like('arms=["rl-only"]'), folder, "sft")
+    return folder
+
+
+@pytest.mark.parametrize("damage", ["emptied", "cut", "repeated", "another", "missing"])
+def test_changed_random_play_of_a_finished_stage_is_made_again_to_the_same_end(
+    without_a_teacher: Path, like: Any, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy = Path(shutil.copytree(without_a_teacher, tmp_path / "run"))
+    log = copy / "episodes/random-seed0.jsonl"
+    before = log.read_bytes()
+    lines = before.splitlines(keepends=True)
+    contents = {"emptied": b"", "cut": b"".join(lines[:2]), "repeated": before + lines[0], "another": lines[0] * 9}
+    log.unlink() if damage == "missing" else log.write_bytes(contents[damage])
+    shutil.rmtree(copy / "checkpoints")  # so that the log is read again
+    pipeline.run(like('arms=["rl-only"]'), copy, "sft")
+    assert caplog.messages == [f"reflectrl: {log} is not as it was written; it is made again"]
+    assert log.read_bytes() == before and weights(copy) == weights(without_a_teacher)
+
+
+@pytest.mark.parametrize(
+    "name", ["teach-seed0-train", "eval-sft-seed0-test-full-greedy", "eval-random-seed0-test-full-greedy"]
+)
+@pytest.mark.parametrize("kept", [0, 1, None])
+def test_a_shortened_log_of_a_finished_run_is_completed_to_the_same_end(
+    copy: Path, finished: Path, like: Any, said: Said, name: str, kept: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = copy / f"episodes/{name}.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.unlink() if kept is None else log.write_bytes(b"".join(lines[:kept]))
+    pipeline.run(like(), copy, "eval")
+    assert said(copy) == said(finished) and log.read_bytes() == b"".join(lines)
+    assert len(caplog.messages) == 1 and "is not as it was written; it is made again" in caplog.messages[0]
+
+
 def test_a_player_that_was_being_written_has_no_metrics_to_be_missed(
     copy: Path, like: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,9 @@ from reflectrl.core.plugins import suggestion
 from reflectrl.core.terminal import raw_stdout
 from reflectrl.core.types import UserError
 
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*+[A-Za-z]")
+"""Sequence that sets a colour. In a terminal, tyro writes them into its messages."""
+
 
 def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, description: str) -> tuple[Any, list[str]]:
     """Return the verb (an instance of its dataclass) and the remaining words: settings, each followed by its value.
@@ -89,7 +92,7 @@ def _tyro(kind: Any, words: Sequence[str], prog: str, description: str | None = 
 
 def _unboxed(box: str) -> str:
     """Return the message inside tyro's box: the lines between its title and the next horizontal line."""
-    lines = [line.strip(" │|╭╮╰╯") for line in box.splitlines()]
+    lines = [line.strip(" │|╭╮╰╯") for line in _ESCAPE.sub("", box).splitlines()]
     _title, *rest = [line for line in lines if line] or [""]
     message = []
     for line in rest:

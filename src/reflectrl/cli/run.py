@@ -19,6 +19,7 @@ from reflectrl.core.config.folders import refuse_links, require_writable
 from reflectrl.core.config.reference import help_text, keys
 from reflectrl.core.distributed import launched
 from reflectrl.core.plugins import installed, suggestion
+from reflectrl.core.regular_files import open_regular
 from reflectrl.core.types import UserError
 from reflectrl.runs.projects import own_environment, project_recipe, projects, with_learner
 
@@ -208,6 +209,10 @@ def find_recipe(word: str) -> Path:
         raise UserError(f"{word} is a run folder; give its recipe, {path / 'recipe.toml'}, and --folder {word}")
     if word not in recipe_paths and project is not None:
         return project
+    if word not in recipe_paths and len(path.parts) > 1 and not path.exists():
+        raise UserError(f"there is no file or folder {word}; give a recipe's name, a TOML file, or a project's folder")
+    if word and word not in recipe_paths and path.is_dir():
+        raise UserError(f"unknown recipe {word!r}: this folder has no recipe.toml; give a name, or a TOML file")
     if word not in recipe_paths:
         hint = suggestion(word, [*recipe_paths, *projects()])
         raise UserError(f"unknown recipe {word!r}{hint}; give a name, the path of a TOML file, or a project's folder")
@@ -216,8 +221,11 @@ def find_recipe(word: str) -> Path:
 
 def summary(path: Path) -> str:
     """Return the first comment of a recipe, or ""."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        first_line = file.readline().strip()
+    try:
+        with open_regular(path) as file:
+            first_line = file.readline(1000).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
     if not first_line.startswith("#"):
         return ""
     return first_line.removeprefix("#").strip()

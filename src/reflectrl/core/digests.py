@@ -7,13 +7,17 @@ as well.)
 
 from __future__ import annotations
 
+import errno
 import filecmp
 import hashlib
 import json
+import os
 import zlib
 from functools import lru_cache
 from pathlib import Path
 
+from reflectrl.core.json_lines import read_json
+from reflectrl.core.regular_files import open_regular
 from reflectrl.core.types import UserError
 
 DIGESTS = "digests.json"
@@ -66,11 +70,16 @@ def _link_if_equal(file: Path, other: Path) -> None:
 
 
 def _digests_in(folder: Path) -> dict[str, str]:
-    """Return the digests of a folder; none if their file is damaged. Raise OSError if it cannot be read."""
+    """Return the digests of a folder; none if their file is damaged. Raise OSError if it cannot be read.
+
+    A name that leads out of the folder is damage, too: it may be a device, whose end never comes.
+    """
     try:
-        return dict(json.loads((folder / DIGESTS).read_text(encoding="utf-8")))
+        digests = dict(read_json(folder / DIGESTS))
     except (ValueError, TypeError):
         return {}
+    inside = all(Path(name).name == name and name not in ("", "..") for name in digests)
+    return digests if inside else {}
 
 
 def damage(folder: Path) -> str | None:
@@ -83,9 +92,12 @@ def damage(folder: Path) -> str | None:
         OSError: a file cannot be read.
     """
     path = folder / DIGESTS
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
-    expected = _digests_in(folder)
+    try:
+        expected = _digests_in(folder)
+    except OSError as error:
+        return f"{path} cannot be read ({error.strerror})"
     if not expected:
         return f"{path} is damaged"
     for name, digest in expected.items():
@@ -93,7 +105,13 @@ def damage(folder: Path) -> str | None:
         if not file.is_file():
             return f"{file} is missing"
         status = file.stat()
-        if _cached_sha256(file.resolve(), status.st_mtime_ns, status.st_size) != digest:
+        try:
+            present_digest = _cached_sha256(file.resolve(), status.st_mtime_ns, status.st_size)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return f"{file} is not a regular file"
+        if present_digest != digest:
             return f"{file} has changed since it was written"
     return None
 
@@ -127,7 +145,7 @@ def digest_of(path: Path) -> str:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -158,12 +158,21 @@ def resolve_engine(name: str) -> type[Any]:
     return engine
 
 
+MOST_LISTED = 24
+"""Largest number of known words that a message lists. Of more, it names the nearest."""
+
+
 def suggestion(word: str, options: Iterable[str]) -> str:
-    """Return ' (did you mean "x"?)' if a known word is similar, else ' (known: a, b, c)'."""
+    """Return ' (did you mean "x"?)' if a known word is similar or has its initials, else ' (known: a, b, c)'."""
     options = list(options)
-    matches = difflib.get_close_matches(word, options, n=1)
+    word = word[:200]  # comparing takes time in proportion to the length of both
+    initials = "".join(part[:1] for part in word.replace("-", "_").split("_"))  # "lr" for "learning_rate"
+    matches = difflib.get_close_matches(word, options, n=1) or [option for option in options if option == initials]
     if matches:
         return f" (did you mean {matches[0]!r}?)"
+    if len(options) > MOST_LISTED:
+        nearest = difflib.get_close_matches(word, options, n=6, cutoff=0.0)
+        return f" (the nearest of {len(options)}: {', '.join(nearest)})"
     if options:
         return f" (known: {', '.join(options)})"
     return ""

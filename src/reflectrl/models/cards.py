@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from reflectrl.core.config.folders import read_regular
+from reflectrl.core.json_lines import parse_json
 from reflectrl.core.plugins import one_line
+from reflectrl.core.regular_files import read_regular
 from reflectrl.core.types import UserError
 
 CARD = "reflectrl.json"
@@ -46,8 +47,8 @@ def check_card(folder: Path, tokenizer: Any, backbone: str = "") -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a file that holds a JSON object. Raise UserError if it does not."""
     try:
-        content = json.loads(read_regular(path))
-    except (OSError, ValueError, RecursionError) as error:
+        content = parse_json(read_regular(path))
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold a JSON object")

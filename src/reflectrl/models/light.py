@@ -9,7 +9,6 @@ weights, tokenizers with a beginning-of-text token, and chat templates.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from reflectrl.core.calibration import Calibration
+from reflectrl.core.json_lines import read_json
 from reflectrl.core.players.base import LiveEpisode
 from reflectrl.core.prompts import Prompt, policy_prompt, reflector_prompt, tokenize, words_prompt
 from reflectrl.core.prompts.tokens import encode_text
@@ -632,7 +632,7 @@ def load_light(folder: Path, context: int) -> LightModel | None:
 
 def _json_in(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; empty if there is no such file."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return read_json(path) if path.is_file() else {}
 
 
 def _ordinary(config: dict[str, Any], about: dict[str, Any]) -> bool:

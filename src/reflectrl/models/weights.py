@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 
 from reflectrl.core.config import ModelConfig
+from reflectrl.core.json_lines import parse_json
+from reflectrl.core.regular_files import open_regular
 from reflectrl.core.types import UserError
 
 GIB = 2**30
@@ -29,15 +30,13 @@ def shapes_of(folder: Path, files: str = "model*.safetensors") -> dict[str, tupl
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob(files)):
         try:
-            if not path.is_file():
-                raise ValueError("it is not a regular file")
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 (length,) = struct.unpack("<Q", file.read(8))
                 if length > path.stat().st_size:
                     raise ValueError("the header is longer than the file")
-                header = json.loads(file.read(length))
+                header = parse_json(file.read(length))
             shapes |= {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
-        except (OSError, ValueError, RecursionError, struct.error, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is not a safetensors file: {error}") from error
     return shapes
 

@@ -138,6 +138,11 @@ class Artifact:
         """Tell whether all outputs exist."""
         return all(any(folder.glob(pattern)) for pattern in self.outputs)
 
+    def logs(self, folder: Path) -> list[Path]:
+        """Return its outputs that are files of lines. (The folder of a model has digests of its own.)"""
+        patterns = [pattern for pattern in self.outputs if pattern.endswith(".jsonl")]
+        return sorted(path for pattern in patterns for path in folder.glob(pattern))
+
     def is_begun(self, folder: Path) -> bool:
         """Tell whether any part of it exists: an output, or the state of an unfinished training."""
         patterns = list(self.outputs)

@@ -23,6 +23,7 @@ from reflectrl.core.envs import make
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.envs.teacher import ask, ask_preferences
 from reflectrl.core.evaluation import Row
+from reflectrl.core.json_lines import read_json
 from reflectrl.core.players import Player
 from reflectrl.core.plugins import one_line
 from reflectrl.core.rollout import Job, advance, rollout
@@ -156,7 +157,7 @@ def calibration_of(recipe: Recipe, run: RunFolder, arm: str, seed: int) -> Calib
     if recipe.eval.temperature != "fitted" or not path.is_file():
         return Calibration()
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = read_json(path)
         a, b, c = map(float, stored.get("beta", UNCHANGED))  # older files hold the temperature alone
         return Calibration(float(stored["temperature"]), (a, b, c))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from reflectrl.core.calibration import UNCHANGED, Calibration
 from reflectrl.core.config import from_dict
-from reflectrl.core.config.folders import read_regular
 from reflectrl.core.config.rules import Count, Natural, Positive, Range
+from reflectrl.core.json_lines import read_json
 from reflectrl.core.plugins import reason
 from reflectrl.core.types import UserError
 from reflectrl.runs.state import CARD
@@ -88,12 +88,12 @@ def read_card(folder: Path, kind: type[C] = Card) -> C:  # type: ignore[assignme
     """
     path = folder / CARD
     try:
-        data = json.loads(read_regular(path))
+        data = read_json(path)
     except FileNotFoundError:
         raise UserError(
             f"{folder} is not an agent's folder (it has no {CARD}); `reflectrl export-agent` makes one"
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {reason(error)}") from error
     if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
         raise UserError(f"{path} is not of schema {SCHEMA}, which this version of reflectrl reads")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 from reflectrl.core.config import Recipe
 from reflectrl.core.envs import make
 from reflectrl.core.episodes import read_episodes
+from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.terminal import printable_line
 from reflectrl.learn.online import after_imitation
 from reflectrl.learn.reward_check import luck_decides
@@ -47,8 +47,7 @@ def metrics_by_training(run: RunFolder) -> Lines:
     """
     lines: dict[tuple[str, str, int], list[dict[str, Any]]] = defaultdict(list)
     path = run.path / "metrics.jsonl"
-    for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        line = json.loads(text)
+    for _, line in read_json_lines(path, parse_json) if path.is_file() else ():
         lines[line.get("kind", ""), line.get("arm") or line.get("artifact", ""), line.get("seed", 0)].append(line)
     return lines
 

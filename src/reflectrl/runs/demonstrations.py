@@ -29,7 +29,7 @@ SAMPLES = 500
 def finished_lines(path: Path) -> int:
     """Count the complete lines of a log, after cutting off a half-written last line that a kill has left."""
     drop_half_line(path)
-    if not path.exists():
+    if not path.is_file():
         return 0
     with path.open("rb") as file:
         return sum(1 for _ in file)

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from reflectrl.core import distributed
 from reflectrl.core.digests import seal, unseal
 from reflectrl.core.episodes import drop_half_line
+from reflectrl.core.json_lines import parse_json
 from reflectrl.core.plugins import names, resolve
 from reflectrl.learn.checkpoint import BEGINS_ANEW, drop_state, load_meta, write_text
 from reflectrl.learn.trainer import Verdict
@@ -140,7 +141,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
             text = unseal(line.decode("utf-8"))
-            yield int(json.loads(text)["step"]), text
+            yield int(parse_json(text)["step"]), text
         except (ValueError, TypeError, KeyError):
             yield 0, ""
 

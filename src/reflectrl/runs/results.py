@@ -28,6 +28,7 @@ from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.episodes import read_episodes
 from reflectrl.core.evaluation import Row, rows_of, summarise
 from reflectrl.core.git import Commits, is_clone
+from reflectrl.core.json_lines import read_json
 from reflectrl.core.terminal import printable_line
 from reflectrl.core.types import Episode, Step, UserError
 from reflectrl.learn.checkpoint import write_text
@@ -87,7 +88,7 @@ def _rows(recipe: Recipe, run: RunFolder, env: TextEnv) -> Iterator[Row]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(read_json(path))
     except (OSError, ValueError, TypeError):
         return {}
 
@@ -180,7 +181,7 @@ def show_results(
     Args:
         seconds: processor seconds of training, by arm.
     """
-    data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    data = read_json(folder / "results.json")
     for split, sampling in dict.fromkeys((row["split"], row["sampling"]) for row in data["summary"]):
         rows = [row for row in data["summary"] if (row["split"], row["sampling"]) == (split, sampling)]
         horizon, level = data["env"]["horizon"], data["confidence"]

@@ -97,8 +97,14 @@ class _Run:
         for artifact in self._of(stage):
             if artifact.always:
                 continue
+            changed = self.state.has_other_logs(artifact, self.settings)
+            if changed and artifact.maker.unfinished is None:  # it cannot be continued, so it is begun anew
+                for path in artifact.logs(folder):
+                    path.replace(path.with_name(f"{path.name}.changed"))  # it may have been changed on purpose
             if not artifact.exists(folder) or Build(self.context, artifact, silently).is_unfinished():
                 missing.append(artifact)
+                if changed:
+                    LOG.warning("reflectrl: %s is not as it was written; it is made again", folder / artifact.path)
             elif artifact.training:
                 drop_state(folder / artifact.training)  # left if a process was killed after saving the model
         return missing

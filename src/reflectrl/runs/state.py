@@ -21,6 +21,7 @@ from reflectrl.core.advice import is_typed, option
 from reflectrl.core.config import Recipe
 from reflectrl.core.config.values import without_removed
 from reflectrl.core.digests import digest_of
+from reflectrl.core.json_lines import read_json
 from reflectrl.core.source_code import environment_digest
 from reflectrl.core.types import UserError
 from reflectrl.runs.artifact import STAGES, Artifact, Graph
@@ -133,7 +134,8 @@ class State:
     Attributes:
         complete: the complete stages. They are for people to read; a run checks the files themselves.
         made: key of an artifact → its "fingerprint" when it was begun, the digest of the "environment" in which it was
-            begun, the "versions" of reflectrl that made it, and its "extent" once it is complete.
+            begun, the "versions" of reflectrl that made it, and once it is complete, its "extent" and a digest of its
+            "logs".
         tasks: the digest of the environment's tasks; "" if it is not known.
         auto_precision: what "auto" means in this run for `model.mixed_precision` and `model.mixed_play`, "on" or
             "off"; "" if it has not been decided.
@@ -158,7 +160,7 @@ class State:
         if not path.is_file():
             return cls(path)
         try:
-            noted = json.loads(path.read_text(encoding="utf-8"))
+            noted = read_json(path)
             intact = noted.pop("digest", None) in (None, _hash(noted))  # earlier versions wrote none
             done, records = list(noted["complete"]), dict(noted["artifacts"]) if noted.get("schema") == SCHEMA else {}
             precision = noted.get("auto_precision", "")  # earlier versions decided anew in each process
@@ -200,7 +202,10 @@ class State:
             version: version of reflectrl that made it, if nothing was noted when it was begun; "" notes none.
         """
         versions = self.made.get(artifact.key, {"versions": version}).get("versions", "")
-        self.made[artifact.key] = _record(artifact, settings, versions) | {"extent": extent(artifact, settings)}
+        record = _record(artifact, settings, versions) | {"extent": extent(artifact, settings)}
+        if logs := self.log_digest(artifact):
+            record["logs"] = logs
+        self.made[artifact.key] = record
 
     def versions(self, artifacts: Iterable[Artifact]) -> list[str]:
         """Return the versions of reflectrl that made some artifacts and their inputs, in their order."""
@@ -210,6 +215,18 @@ class State:
             if artifact.key in self.made:
                 versions |= dict.fromkeys(self.made[artifact.key].get("versions", EARLIER).split(", "))
         return list(versions)
+
+    def log_digest(self, artifact: Artifact) -> str:
+        """Return a digest of the files of lines that an artifact consists of; "" if it has none."""
+        folder = self.path.parent
+        digests = [[path.relative_to(folder).as_posix(), digest_of(path)] for path in artifact.logs(folder)]
+        return _hash(digests) if digests else ""
+
+    def has_other_logs(self, artifact: Artifact, settings: Mapping[str, Any]) -> bool:
+        """Return whether a finished artifact's files of lines have changed, or are missing, since they were written."""
+        record = self.made.get(artifact.key, {})
+        is_same = record.get("fingerprint") == fingerprint(artifact, settings)
+        return is_same and "logs" in record and record["logs"] != self.log_digest(artifact)
 
     def says(self, artifact: Artifact, settings: Mapping[str, Any]) -> str:
         """Return the status of an artifact without reading its files: "done", "begun", "outdated" or "missing"."""

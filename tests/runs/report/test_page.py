@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shutil
 import sys
@@ -226,6 +227,39 @@ def test_texts_of_results_and_recipe_are_escaped(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(json.dumps(metric) + "\n")
     page = page_of(tmp_path)
     assert not re.search(r"<b>bold|<i>[xyc]|<u>|<s>|<q>|<rl>|<p>\"", page)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\udfffb", "\x1b[31m", "\u202e", "\0", "x" * 100_000, "$\\frac{$", "\n"])
+def test_any_name_of_an_arm_has_its_row(tmp_path: Path, name: str) -> None:
+    row = {"arm": name, "split": name, "stage": name, "sampling": name, "success": 0.5, "seed": 0}
+    metric = {"arm": name, "kind": name, "step": 1, "success": 0.5, "stage": name, name: 1.0}
+    results = {"rows": [row], "commit": name, "recipe": name, "env": {name: name}}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(metric) + "\n")
+    (tmp_path / "timings.jsonl").write_text(json.dumps({"finished": name}) + "\n")
+    page = page_of(tmp_path)
+    page.encode("utf-8")
+    assert "50.0" in page
+
+
+@pytest.mark.parametrize("deep", ["[" * 1_000_000, '{"rows":' * 300_000])
+@pytest.mark.parametrize("name", ["results.json", "metrics.jsonl", "timings.jsonl", "ancestors.json"])
+def test_deep_nesting_is_named(tmp_path: Path, name: str, deep: str) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"rows": []}))
+    (tmp_path / name).write_text(deep + "\n")
+    with pytest.raises(UserError, match=rf"{name}.*too deeply nested"):
+        page_of(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["recipe.toml", "results.json", "metrics.jsonl", "timings.jsonl"])
+def test_a_pipe_or_a_device_in_a_folder_is_named_at_once(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match=rf"{name}: .*not a regular file"):
+        page_of(tmp_path)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=rf"{name}: .*not a regular file"):
+        page_of(tmp_path)
 
 
 # ---- which episodes it shows ---------------------------------------------------------------------------------------

@@ -1,7 +1,12 @@
 """`reflectrl data`: importing, downloading from a real server, generating, listing; and its refusals."""
 
+import gzip
+import lzma
+import os
 import re
+import tarfile
 import threading
+import tracemalloc
 import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,7 +45,53 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return err
 
 
+def claiming(path: Path, size: int, kind: bytes, pack: Any) -> Path:
+    """Write an archive whose first header claims a size, with that many zeros."""
+    header = tarfile.TarInfo("././@LongLink")
+    header.size, header.type = size, kind
+    with pack(path, "wb") as file:
+        file.write(header.tobuf(tarfile.GNU_FORMAT))
+        for _ in range(size >> 20):
+            file.write(bytes(1 << 20))
+        file.write(tarfile.TarInfo("x").tobuf() + bytes(1024))
+    return path
+
+
 class TestImport:
+    @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, b"x", b"g", b"X"])
+    @pytest.mark.parametrize(("suffix", "pack"), [("tar.gz", gzip.open), ("tar.xz", lzma.open)])
+    def test_a_header_that_claims_too_much_takes_no_memory(
+        self, store: Path, tmp_path: Path, capsys: Any, kind: bytes, suffix: str, pack: Any
+    ) -> None:
+        archive = claiming(tmp_path / f"a.{suffix}", 32 << 20, kind, pack)
+        tracemalloc.start()
+        try:
+            assert "a header is too long" in refused(capsys, "alfworld", "--from", str(archive))
+            assert tracemalloc.get_traced_memory()[1] < 16 << 20
+        finally:
+            tracemalloc.stop()
+
+    @pytest.mark.parametrize("target", ["pipe", "/dev/zero", "/proc/kmsg"])
+    def test_what_has_no_end_is_refused_in_a_folder_and_as_an_archive(
+        self, official: Path, store: Path, tmp_path: Path, capsys: Any, target: str
+    ) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        for name in ("a.zip", "a.tar.gz"):
+            (tmp_path / name).symlink_to(target)
+            assert "not a regular file" in refused(capsys, "alfworld", "--from", str(tmp_path / name))
+        for path in official.rglob("traj_data.json"):
+            path.unlink()
+            path.symlink_to(target if target != "pipe" else tmp_path / "pipe")
+        assert "not a regular file" in refused(capsys, "alfworld", "--from", str(official))
+
+    def test_deeply_nested_games_are_bad_games(self, official: Path, store: Path, capsys: Any) -> None:
+        for path in official.rglob("traj_data.json"):
+            path.write_text("[" * 200_000)
+        assert "too deeply nested" in refused(capsys, "alfworld", "--from", str(official))
+        for path in official.rglob("initial_state.pddl"):
+            path.write_text("(define (:init) (:goal " + "(and " * 100_000 + ")" * 100_002)
+        refused(capsys, "alfworld", "--from", str(official))
+
     def test_it_says_what_the_store_then_holds(self, official: Path, store: Path, capsys: Any) -> None:
         assert main(["data", "alfworld", "--from", str(official)]) == 0
         out, err = capsys.readouterr()

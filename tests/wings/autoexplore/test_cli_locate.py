@@ -84,13 +84,17 @@ def test_questions_of_a_file_are_answered_line_by_line(repo: Path, tmp_path: Pat
 def test_mistakes_in_a_file_of_questions_name_the_line(repo: Path, tmp_path: Path, capsys: Any) -> None:
     asked = tmp_path / "asked.jsonl"
     for line, about in (
-        ("{", "line 2: not valid JSON"),
+        ("{", ":2: not valid JSON"),
+        ('{"question":' * 300_000, ":2: not valid JSON: too deeply nested"),
         ("[]", "line 2: expected an object"),
         ('{"question": "is it?"}', "line 2: "),
     ):
         asked.write_text(f'{{"question": "retries"}}\n{line}\n', encoding="utf-8")
         assert about in refusal(capsys, "--questions", str(asked), "--repo", str(repo))
-    assert "cannot be read" in refusal(capsys, "--questions", str(tmp_path / "none"), "--repo", str(repo))
+    assert "No such file" in refusal(capsys, "--questions", str(tmp_path / "none"), "--repo", str(repo))
+    os.mkfifo(tmp_path / "pipe")
+    for endless in (str(tmp_path / "pipe"), "/dev/zero", "/proc/kmsg"):
+        assert "not a regular file" in refusal(capsys, "--questions", endless, "--repo", str(repo))
     assert "not both" in refusal(capsys, QUESTION, "--questions", str(asked))
 
 
@@ -192,10 +196,15 @@ def test_other_mistakes(words: list[str], about: str, capsys: Any) -> None:
     assert about in refusal(capsys, *words)
 
 
-def test_ten_thousand_words(repo: Path, capsys: Any) -> None:
-    question = " ".join(f"word{i}" for i in range(9_999)) + " retries"
+def test_two_thousand_words(repo: Path, capsys: Any) -> None:
+    question = " ".join(f"word{i}" for i in range(1_999)) + " retries"
     assert main(["locate", question, "--repo", str(repo)]) == 0
     assert "word0" not in capsys.readouterr().out
+
+
+def test_a_question_that_is_too_long(repo: Path, capsys: Any) -> None:
+    question = " ".join(f"word{i}" for i in range(9_999)) + " retries"
+    assert "ask in at most 20,000" in refusal(capsys, question, "--repo", str(repo))
 
 
 WITNESS = """

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core.advice import is_typed
-from reflectrl.core.config.folders import read_regular
 from reflectrl.core.config.recipe import Recipe
 from reflectrl.core.config.trust import needing_trust, require
 from reflectrl.core.config.values import Word, from_dict
+from reflectrl.core.regular_files import read_regular
 from reflectrl.core.types import UserError
 
 LONGEST = 2**20

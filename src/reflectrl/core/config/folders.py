@@ -5,7 +5,6 @@ Nothing is written through links that lead elsewhere.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
@@ -144,17 +143,6 @@ def locked(file: IO[Any]) -> bool:
     except OSError:
         return True
     return True
-
-
-def read_regular(path: Path) -> bytes:
-    """Read a file that may come from a stranger.
-
-    Raises:
-        OSError: it cannot be read, or is a pipe or a device, whose end might never come.
-    """
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return path.read_bytes()
 
 
 def apply_umask(folder: Path) -> None:

@@ -30,6 +30,7 @@ from reflectrl.core.config.folders import user_folder
 from reflectrl.core.config.recipe import Recipe, installed_sections
 from reflectrl.core.config.rules import NeedsTrust
 from reflectrl.core.config.values import FreeSection, Word
+from reflectrl.core.regular_files import read_regular
 from reflectrl.core.types import UserError
 
 SLOTS = ("name", "id", "use")
@@ -217,7 +218,7 @@ def _notes() -> Path:
 def _read() -> dict[str, list[str]]:
     """Read the notes: file → its trusted names. Empty if they are missing or damaged."""
     try:
-        notes = json.loads(_notes().read_text(encoding="utf-8"))
+        notes = json.loads(read_regular(_notes()))
         return {str(file): list(code) for file, code in notes.items()}
     except (OSError, ValueError, AttributeError, TypeError, UserError):  # (without a home folder, nothing is noted)
         return {}

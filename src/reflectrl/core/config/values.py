@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import difflib
 import inspect
 import json
 import re
@@ -149,7 +150,9 @@ def _section(value: Any, where: str, key: str) -> Mapping[str, Any]:
 def _one_of(allowed: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
     if isinstance(value, str) and value in allowed:
         return str(value)
-    advice = _new_name((key, str(value))) or f"; it must be one of {', '.join(map(str, allowed))}"
+    near = difflib.get_close_matches(str(value)[:200], map(str, allowed), n=1)
+    meant = f" (did you mean {near[0]!r}?)" if near else ""
+    advice = _new_name((key, str(value))) or f"; it must be one of {', '.join(map(str, allowed))}{meant}"
     raise UserError(f"{where}: {key!r} is {_show(value)}{advice}")
 
 

@@ -15,6 +15,9 @@ from reflectrl.core.json_lines import read_json_lines
 from reflectrl.core.plugins import one_line, reason
 from reflectrl.core.types import Episode, Task, UserError
 
+BLOCK = 1 << 20
+"""Number of bytes that are read at a time to find the end of the last complete line."""
+
 
 def read_episodes(path: Path) -> Iterator[Episode]:
     """Read the episodes of a log, in order.
@@ -86,11 +89,18 @@ class EpisodeLog:
 
 def drop_half_line(path: Path) -> None:
     """Remove an incomplete last line, which a killed process left behind. The file need not exist."""
-    if not path.exists():
+    if not path.is_file():
         return
     with path.open("rb+") as file:
-        complete_size = sum(len(line) for line in file if line.endswith(b"\n"))
-        if complete_size < file.tell():
+        size = complete_size = file.seek(0, os.SEEK_END)
+        while complete_size:  # backwards, block by block, until a line ends
+            start = max(0, complete_size - BLOCK)
+            file.seek(start)
+            last_end = file.read(complete_size - start).rfind(b"\n")
+            complete_size = start + last_end + 1
+            if last_end >= 0:
+                break
+        if complete_size < size:
             file.truncate(complete_size)
 
 

@@ -12,6 +12,7 @@ from functools import cache, partial
 from typing import Any
 
 from reflectrl.core.digests import CHECKSUM, seal, unseal
+from reflectrl.core.json_lines import parse_json
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.types import Choice, Episode, Reflection, Step, Turn
 
@@ -56,10 +57,7 @@ def from_line(line: str) -> Episode:
     Raises:
         ValueError: the line is invalid. The message says why in a few words.
     """
-    try:
-        data = json.loads(unseal(line.rstrip("\r\n")), parse_constant=refuse_constant)
-    except RecursionError as error:
-        raise ValueError("too deeply nested") from error
+    data = parse_json(unseal(line.rstrip("\r\n")), refuse_constant)
     schema = data.pop("schema", None) if isinstance(data, dict) else None
     if schema not in (1, SCHEMA):
         raise ValueError(f"not an episode of schema {SCHEMA}")

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reflectrl.core.config.files import parse_toml
-from reflectrl.core.config.folders import read_regular
 from reflectrl.core.evaluation import ATTEMPTS, INCOMPLETE
-from reflectrl.core.json_lines import parse_json, read_json_lines
+from reflectrl.core.json_lines import parse_shown, read_json_lines
 from reflectrl.core.plugins import one_line
+from reflectrl.core.regular_files import read_regular
 from reflectrl.core.types import UserError
 
 T = TypeVar("T")
@@ -175,7 +175,7 @@ def read_results(path: Path) -> Results | None:
     if not path.exists():
         return None
     try:
-        data = parse_json(path.read_text(encoding="utf-8"))
+        data = parse_shown(read_regular(path))
     except (ValueError, OSError) as error:
         raise UserError(f"{path}: not valid JSON: {one_line(error)}") from error
     if not isinstance(data, dict) or not isinstance(data.get("rows"), list):
@@ -326,7 +326,7 @@ def read_lines(path: Path, parse: Callable[[dict[str, Any]], T], what: str) -> l
     """
     if not path.exists():
         return []
-    rows = read_json_lines(path, lambda line: parse(dict(parse_json(line))), f"no {what} object", half_written="skip")
+    rows = read_json_lines(path, lambda line: parse(dict(parse_shown(line))), f"no {what} object", half_written="skip")
     return [row for _, row in rows]
 
 
@@ -361,7 +361,7 @@ def read_ancestors(path: Path, recipe: Mapping[str, Any]) -> tuple[Ancestor, ...
     if not path.exists():
         return ()
     try:
-        data = parse_json(read_regular(path).decode("utf-8"))
+        data = parse_shown(read_regular(path))
         ancestors = tuple(_ancestor(entry) for entry in data["ancestors"])
         policy = data["policy"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:

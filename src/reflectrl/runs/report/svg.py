@@ -119,7 +119,7 @@ def to_svg(figure: Figure, prefix: str, label: str) -> str:
     text = buffer.getvalue()
     head, body = text[text.index("<svg") :].strip().split(">", 1)
     viewbox = re.search(r'viewBox="[^"]*"', head)
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r"<metadata>(?:(?!<metadata>).)*?</metadata>", "", body, flags=re.DOTALL)
     body = _own_ids(body, prefix)
     for placeholder, variable in VARIABLES.items():
         body = body.replace(placeholder, variable)

@@ -137,7 +137,7 @@ def cut_off(max_tokens: int, silent: bool) -> str:
 
 
 HARMONY = re.compile(
-    r"<\|channel\|>\s*(\w+)(?:[^<]|<\|constrain\|>)*<\|message\|>(.*?)(?=<\|(?:end|return|call|start|channel)\|>|\Z)",
+    r"<\|channel\|>\s*+(\w++)(?:[^<]|<\|constrain\|>)*+<\|message\|>(.*?)(?=<\|(?:end|return|call|start|channel)\|>|\Z)",
     re.DOTALL,
 )
 """A message in the format of gpt-oss: its channel ("analysis", "commentary" or "final") and its text."""

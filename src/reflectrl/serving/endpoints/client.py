@@ -38,7 +38,7 @@ from reflectrl.serving.endpoints.secrets import http_settings, masked
 
 UNREADABLE = (ValueError, RecursionError)
 """Exceptions raised for an answer that is not JSON, or is nested too deep."""
-NO_SYSTEM = re.compile(r"(?i)\bsystem\b.*\broles?\b|\broles?\b.*\bsystem\b")
+NO_SYSTEM = re.compile(r"(?i)\bsystem\b.{0,200}\broles?\b|\broles?\b.{0,200}\bsystem\b")
 """Pattern of error messages from servers that do not support the system role."""
 Message = dict[str, str]
 """One chat message: {"role": "system" | "user" | "assistant", "content": text}."""

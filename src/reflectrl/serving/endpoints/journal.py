@@ -19,6 +19,7 @@ from threading import RLock
 from typing import Any, BinaryIO
 
 from reflectrl.core.digests import seal, unseal
+from reflectrl.core.json_lines import parse_json
 from reflectrl.core.plugins import reason
 from reflectrl.core.types import UserError
 from reflectrl.serving.endpoints.answers import Answer
@@ -136,7 +137,7 @@ class Journal:
                 break
             self._read += len(line)
             try:
-                self._take(json.loads(unseal(line.decode("ascii").rstrip("\n"))))
+                self._take(parse_json(unseal(line.decode("ascii").rstrip("\n"))))
             except (ValueError, KeyError, TypeError, AttributeError):  # damaged: the question is asked again
                 continue
 

@@ -49,7 +49,7 @@ CORRECTED = re.compile(
 """Words with which a model takes back the action that it has stated."""
 DOUBTED = re.compile(r"(?i)\b(?:would|wrong|bad|better|rather|however)\b|\bbut\b|n[o\u2019']t\b")
 """Words that take an action back if no label between two statements shows that the second is a later step."""
-REFLECTED = re.compile(r"(?is)\breflection\W*:[\s*_]*(.+?)(?=\n[^\w\n]*(?:action|choice)[^\w\n]*[:=]|\Z)")
+REFLECTED = re.compile(r"(?is)\breflection\W*:[\s*_]*(.+?)(?=\n[^\w\n]*+(?:action|choice)[^\w\n]*[:=]|\Z)")
 TOLD = re.compile(
     r"(?i)\bhint(s|ed)?\b|\b(was|were|am|been|being) (told|given|informed|instructed)\b|\byou (told|gave|said)\b"
     r"|\baccording to (the )?(expert|teacher|instruction|solution)|\b(expert|teacher|oracle|ground.truth)\b"
@@ -77,7 +77,7 @@ FREE_VERDICT = re.compile(
 )
 """A verdict in a sentence, in which "A" may also be an article."""
 PUNCTUATION = " .*\"'()[]\n"
-PROMPT_WORDS = re.compile(r"(?im)^\W*(actions|legal actions|choice|action)\W*:")
+PROMPT_WORDS = re.compile(r"(?im)^[^\w\n]*+(actions|legal actions|choice|action)\W*:")
 
 
 # ---- actions ---------------------------------------------------------------------------------------------------------

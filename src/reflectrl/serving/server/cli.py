@@ -70,7 +70,10 @@ class Serve:
         with bound(self.host, self.port, token is not None) as listening:
             limits = Limits(self.body_kib * 1024, self.concurrent, self.batch, self.timeout)
             name, about, agent = self._loaded()
-            released = datetime.fromtimestamp((self.agent / "recipe.toml").stat().st_mtime, UTC).date().isoformat()
+            changed = min(
+                (self.agent / "recipe.toml").stat().st_mtime, datetime.max.replace(tzinfo=UTC).timestamp() - 1
+            )
+            released = datetime.fromtimestamp(max(changed, 0), UTC).date().isoformat()
             refuses = self.strangers == "refuse"
             server = Server(
                 agent, name, about, limits, token,

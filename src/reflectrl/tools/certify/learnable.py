@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from reflectrl.core.json_lines import read_json
 from reflectrl.tools.certify.headroom import percent
 from reflectrl.tools.certify.verdict import Finding
 
@@ -45,7 +46,7 @@ def check_learning(section: dict[str, Any], minutes: float, changes: Mapping[str
         if completed.returncode or not path.is_file():
             last = (completed.stderr.strip().splitlines() or ["no message"])[-1]
             return Finding("learnable", "unknown", f"the training ended early: {last:.300}")
-        rows = {row["arm"]: row for row in json.loads(path.read_text(encoding="utf-8"))["summary"] if _is_whole(row)}
+        rows = {row["arm"]: row for row in read_json(path)["summary"] if _is_whole(row)}
         coach_lines = [line.partition(": ")[2] for line in completed.stdout.splitlines() if line.startswith("coach: ")]
     learned, chance = _success(rows[ARM]), _success(rows["random"])
     figures = {"learned": learned, "random": chance, "minutes": minutes, "updates": UPDATES, "coach": coach_lines}

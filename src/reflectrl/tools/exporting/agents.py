@@ -7,7 +7,6 @@ like a run folder.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +19,7 @@ from reflectrl.core.advice import option
 from reflectrl.core.config import Recipe, load_recipe, to_toml
 from reflectrl.core.config.folders import writing
 from reflectrl.core.envs import make
+from reflectrl.core.json_lines import read_json
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import write_folder
@@ -176,7 +176,7 @@ def _travelling(recipe: Recipe, arm: str, seed: int, merged: bool = False) -> Re
 def _results(run: Path) -> dict[str, Any]:
     """Return the content of `results.json`; {} if the run was not evaluated yet."""
     with suppress(OSError, ValueError, TypeError):
-        return dict(json.loads((run / "results.json").read_text(encoding="utf-8")))
+        return dict(read_json(run / "results.json"))
     return {}
 
 

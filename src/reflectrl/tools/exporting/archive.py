@@ -16,8 +16,10 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
+from reflectrl.core.archives import AT_ONCE, ForwardStream
 from reflectrl.core.config.folders import no_link, writing
 from reflectrl.core.plugins import reason
+from reflectrl.core.regular_files import open_regular
 from reflectrl.core.types import UserError
 
 ENDING = ".tar.gz"
@@ -27,7 +29,6 @@ MOST_BYTES = 1 << 30
 """Largest unpacked size of an archive, in bytes."""
 MOST_FILES = 200_000
 """Largest number of files in an archive."""
-_AT_ONCE = 1 << 20
 """Largest number of bytes to read in one call. tarfile reads a whole header at once, however long it says it is."""
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _DAMAGED = (tarfile.TarError, zlib.error, EOFError, OSError, RuntimeError, ValueError)
@@ -112,8 +113,8 @@ def read_archive(path: Path, folder: Path, is_expected: Callable[[str], bool], m
             not expected; or a file's digest is not the listed one.
     """
     try:
-        with path.open("rb") as file, gzip.GzipFile(fileobj=file) as unzipped:
-            stream = _Forward(unzipped, most_bytes)
+        with open_regular(path) as file, gzip.GzipFile(fileobj=file) as unzipped:
+            stream = ForwardStream(unzipped, most_bytes)
             digests = _unpack(stream, folder, is_expected)
             stream.skip_to_end()  # gzip compares its checksum at the end
         listed = (folder / SUMS).read_bytes() if digests.pop(SUMS, "") else b""
@@ -123,7 +124,7 @@ def read_archive(path: Path, folder: Path, is_expected: Callable[[str], bool], m
     return hashlib.sha256(listed).hexdigest()
 
 
-def _unpack(stream: _Forward, folder: Path, is_expected: Callable[[str], bool]) -> dict[str, str]:
+def _unpack(stream: ForwardStream, folder: Path, is_expected: Callable[[str], bool]) -> dict[str, str]:
     """Write the members into the folder; return path → SHA-256 of what was written."""
     digests: dict[str, str] = {}
     root = ""
@@ -153,7 +154,7 @@ def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     with source, target.open("xb") as file:  # "x": a second file of the same name is refused
-        while content := source.read(_AT_ONCE):
+        while content := source.read(AT_ONCE):
             digest.update(content)
             file.write(content)
     return digest.hexdigest()
@@ -174,46 +175,3 @@ def _compare(listed: str, digests: Mapping[str, str]) -> None:
             raise ValueError(f"{name!r} is missing")
         if expected.get(name) != digests[name]:
             raise ValueError(f"{name!r} has another SHA-256 than {SUMS} says")
-
-
-class _Forward(io.RawIOBase):
-    """Decompressed bytes of an archive that are read once, from the beginning to the end.
-
-    Args:
-        source: decompressed bytes.
-        most: largest number of bytes. A few compressed ones can stand for any number.
-    """
-
-    def __init__(self, source: gzip.GzipFile, most: int) -> None:
-        self._source, self._most, self._position = source, most, 0
-
-    def read(self, size: int = -1) -> bytes:
-        """Read at most `size` bytes. Raises ValueError if that is far too much, or if the limit is exceeded."""
-        if not 0 <= size <= _AT_ONCE:
-            raise ValueError("a header is too long")
-        data = self._source.read(size)
-        self._position += len(data)
-        if self._position > self._most:
-            raise ValueError(f"it would unpack to more than {self._most:,} bytes")
-        return data
-
-    def seekable(self) -> bool:
-        """Return True: tarfile asks before it skips what is left of a file."""
-        return True
-
-    def tell(self) -> int:
-        """Return the number of bytes that have been read."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Skip to a later position. Raises ValueError for an earlier one, to which only a damaged header leads."""
-        if whence != io.SEEK_SET or offset < self._position:
-            raise ValueError("a header is damaged")
-        while self._position < offset and self.read(min(offset - self._position, _AT_ONCE)):
-            pass
-        return self._position
-
-    def skip_to_end(self) -> None:
-        """Read the rest."""
-        while self.read(_AT_ONCE):
-            pass

@@ -7,7 +7,6 @@ that is actually used.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core.config import ModelConfig, Recipe
-from reflectrl.core.config.folders import read_regular
+from reflectrl.core.json_lines import read_json
 from reflectrl.core.types import UserError
 from reflectrl.models.sources import files_of, find_model
 from reflectrl.models.weights import BITS, GIB, is_linear, shapes_of, weight_bytes
@@ -277,6 +276,6 @@ def _cache_bytes(shape: Shape, recipe: Recipe, episodes: int) -> float:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(read_regular(path)))
-    except (OSError, ValueError, RecursionError, TypeError) as error:
+        return dict(read_json(path))
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error

@@ -18,7 +18,7 @@ from typing import Any
 
 from reflectrl.core.episodes import ForeignEpisode, ForeignStep, as_foreign, from_line
 from reflectrl.core.episodes.schema import NAMES, refuse_constant
-from reflectrl.core.json_lines import read_json_lines
+from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.types import Observation, Reflection, Task
 
@@ -46,9 +46,7 @@ def foreign_line(line: str) -> tuple[ForeignEpisode, set[str]]:
         ValueError: describes the error in a few words.
     """
     try:
-        data = json.loads(line, parse_constant=refuse_constant)
-    except RecursionError as error:
-        raise ValueError("too deeply nested") from error
+        data = parse_json(line, refuse_constant)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}") from error
     _require(dict, "an episode", data)

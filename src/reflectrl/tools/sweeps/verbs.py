@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import tyro
 from reflectrl.cli.run import RecipeName, Run, find_recipe, refuse_unknown_keys
 from reflectrl.core.config import read_recipe
 from reflectrl.core.config.folders import refuse_links, require_writable
+from reflectrl.core.json_lines import read_json
 from reflectrl.core.terminal import console
 from reflectrl.core.types import UserError
 from reflectrl.runs.graph import ENVIRONMENT, RunKind, run_kinds
@@ -68,7 +68,7 @@ def kind_of(folder: Path) -> RunKind:
         UserError: the folder is not a run folder.
     """
     with suppress(OSError, ValueError, AttributeError):
-        name = json.loads((folder / "results.json").read_text(encoding="utf-8")).get("kind", "")
+        name = read_json(folder / "results.json").get("kind", "")
         for kind in run_kinds():
             if kind.name and kind.name == name:
                 return kind

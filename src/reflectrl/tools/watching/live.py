@@ -17,7 +17,7 @@ from rich.table import Table
 from reflectrl.core.config import Recipe, read_recipe
 from reflectrl.core.config.folders import locked, no_link
 from reflectrl.core.digests import unseal
-from reflectrl.core.json_lines import parse_json, read_json_lines
+from reflectrl.core.json_lines import parse_shown, read_json_lines
 from reflectrl.core.terminal import console
 from reflectrl.core.types import UserError
 from reflectrl.runs.artifact import STAGES, Artifact
@@ -233,5 +233,5 @@ def lines(path: Path) -> list[dict[str, Any]]:
     """Read the lines of a file that may be written at this moment. Unreadable lines are skipped."""
     if not path.is_file():
         return []
-    rows = read_json_lines(path, lambda line: parse_json(unseal(line)), half_written="skip", damaged="skip")
+    rows = read_json_lines(path, lambda line: parse_shown(unseal(line)), half_written="skip", damaged="skip")
     return [row for _, row in rows if isinstance(row, dict)]

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
 
-SEEN = re.compile(r"(?:On the|The) ([\w ]+?)(?:,| is open\. In it,) you see (.+?)\.")
-SHUT = re.compile(r"The ([\w ]+) is closed\.")
-TAKEN = re.compile(r"You pick up the ([\w ]+) from the ([\w ]+)\.")
-PUT = re.compile(r"You (?:move|put) the ([\w ]+) (?:to|in/on) the ([\w ]+)\.")
-TREATED = re.compile(r"You (heat|cool|clean) the ([\w ]+) using the ")
-LIT = re.compile(r"You turn on the ([\w ]+)\.")
+SEEN = re.compile(r"(?:On the|The) ([\w ]{1,100}?)(?:,| is open\. In it,) you see ([^.\n]{1,2000}+)\.")
+SHUT = re.compile(r"The ([\w ]{1,100}) is closed\.")
+TAKEN = re.compile(r"You pick up the ([\w ]{1,100}) from the ([\w ]{1,100})\.")
+PUT = re.compile(r"You (?:move|put) the ([\w ]{1,100}) (?:to|in/on) the ([\w ]{1,100})\.")
+TREATED = re.compile(r"You (heat|cool|clean) the ([\w ]{1,100}) using the ")
+LIT = re.compile(r"You turn on the ([\w ]{1,100})\.")
 NUMBERS_SHOWN = 3
 """Largest number of places of a kind that are listed. The others are listed once these have been looked at."""
-AROUND = re.compile(r"Looking quickly around you, you see (.+?)\.")
+AROUND = re.compile(r"Looking quickly around you, you see ([^.\n]++)\.")
 
 
 def kind_of(name: str) -> str:

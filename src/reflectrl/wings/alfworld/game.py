@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
+from reflectrl.core.json_lines import parse_json
 from reflectrl.core.types import named_seed
 
 TYPES = (
@@ -187,7 +188,7 @@ def from_json(line: str) -> Game:
         GameError: `to_json` did not write this line.
     """
     try:
-        return _restored(json.loads(line))
+        return _restored(parse_json(line))
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise GameError(f"not a cached game: {error}") from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections import Counter
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from zipfile import BadZipFile
 
+from reflectrl.core.json_lines import parse_json
 from reflectrl.core.types import UserError, named_seed
 from reflectrl.wings.alfworld.game import TYPES, Game, GameError, to_json
 from reflectrl.wings.alfworld.generate import generate_game
@@ -26,7 +26,7 @@ ProgressCallback = Callable[[int, int, str], None]
 UNREADABLE = (ValueError, OSError, EOFError, RuntimeError, BadZipFile, zlib.error)
 """Errors raised by a damaged, encrypted or malformed file. They make its game bad and leave the others alone."""
 
-_WORDING = re.compile(r'Your task is to: ([^"\n]+)"')
+_WORDING = re.compile(r'Your task is to: ([^"\n]{1,1000}+)"')
 
 
 class _SkippedError(Exception):
@@ -105,7 +105,7 @@ def _read_game(path: GamePath, files: Mapping[str, Read]) -> Game:
 
 def _object(name: str, content: bytes) -> dict[str, object]:
     try:
-        value = json.loads(content)
+        value = parse_json(content)
     except ValueError as error:
         raise GameError(f"{name} is not JSON: {error}") from error
     if not isinstance(value, dict):

@@ -18,7 +18,9 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from reflectrl.core.archives import content_of, opened_tar
 from reflectrl.core.plugins import reason
+from reflectrl.core.regular_files import open_regular, read_regular
 from reflectrl.core.types import UserError
 from reflectrl.wings.alfworld.library import SETS
 
@@ -28,6 +30,8 @@ LAYOUT = f"SPLIT/TASK/TRIAL/{PROBLEM} and {TRAJECTORY} beside it, SPLIT being on
 ARCHIVES = (".tar.xz", ".tar.gz", ".tgz", ".zip")
 MOST_BYTES = 32 << 20
 """Largest size of a game's file, in bytes. A larger file is refused."""
+MOST_UNPACKED = 1 << 35
+"""Largest size of an archive's decompressed contents, in bytes."""
 
 Read = Callable[[], bytes]
 
@@ -109,7 +113,7 @@ def _in_folder(folder: Path) -> Iterator[tuple[GamePath, str, Read]]:
             path = Path(root) / name
             game_file = _game_path(path.parts)
             if game_file:
-                yield *game_file, path.read_bytes
+                yield *game_file, partial(read_regular, path, MOST_BYTES)
 
 
 def _in_archive(path: Path, stack: ExitStack) -> Iterator[tuple[GamePath, str, Read]]:
@@ -119,13 +123,13 @@ def _in_archive(path: Path, stack: ExitStack) -> Iterator[tuple[GamePath, str, R
             game_file = _game_path(PurePosixPath(name).parts)
             if game_file:
                 yield *game_file, read
-    except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, ValueError) as error:
         why = str(error).partition("\n")[0].rstrip(":")
         raise UserError(f"{path}: cut off, damaged, or not an archive ({why})") from error
 
 
 def _in_zip(path: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
-    archive = stack.enter_context(zipfile.ZipFile(path))
+    archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(open_regular(path))))
     for member in archive.infolist():
         if _is_wanted(path, member.filename, member.file_size):
             yield member.filename, partial(archive.read, member)
@@ -133,12 +137,10 @@ def _in_zip(path: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
 
 def _in_tar(path: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
     """Yield the members of a tar. A tar can only be read in sequence, so their bytes are kept, compressed."""
-    with tarfile.open(path, "r:*") as archive:
+    with opened_tar(path, MOST_UNPACKED) as archive:
         for member in archive:
             if member.isreg() and _is_wanted(path, member.name, member.size):
-                file = archive.extractfile(member)
-                assert file is not None  # it is a regular file
-                yield member.name, partial(zlib.decompress, zlib.compress(file.read(), 1))
+                yield member.name, partial(zlib.decompress, zlib.compress(content_of(archive, member), 1))
 
 
 def _is_wanted(archive: Path, name: str, size: int) -> bool:

@@ -14,7 +14,7 @@ _MOST_LEADING = 200
 """Number of lines at the beginning of a file that are searched for the comment about the file."""
 _CREDITS = re.compile(
     r"copyright|\(c\) |©|licen[sc]e|spdx|all rights reserved|warrant|redistribut|permission is hereby|public domain|"
-    r"file is part of|\bgpl\b|notice\.txt|^\W*@?(?:authors?|created|maintainer|contributors?)\b|\$id",
+    r"file is part of|\bgpl\b|notice\.txt|^[^\w\n]*+@?(?:authors?|created|maintainer|contributors?)\b|\$id",
     re.IGNORECASE | re.MULTILINE,
 )
 _DIRECTIVE = re.compile(
@@ -33,7 +33,8 @@ _BETWEEN = re.compile(r"@\w|#\[|\[[A-Z]|template\b")
 """Annotations and attributes, which may stand between a definition and its comment."""
 _TYPE = re.compile(r"[\w *]+")
 """Return type of a function in C, which may also stand there."""
-_DECORATION = re.compile(r"^[ \t]*(?:[*#/!;%=~+-]+(?=\s|$)|[*!]+(?=\w))?[ \t]?|(?:[ \t]*[*#/=~+-]{2,})?[ \t]*$")
+_DECORATION = re.compile(r"[ \t]*+(?:[*#/!;%=~+-]++(?=\s|$)|[*!]++(?=\w))?[ \t]?")
+"""Decoration at the beginning of a comment's line."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Comments:
                 line = line[mark.end() :]
             if self.opening:
                 line = line.removeprefix(self.opening).removesuffix(self.closing)
-            bare_lines.append(_DECORATION.sub("", line))
+            bare_lines.append(_undecorated(line))
         return "\n".join(bare_lines).strip("\n")
 
     def above(self, lines: list[str], number: int) -> str:
@@ -122,6 +123,14 @@ class Comments:
             if not inside and self.opening and line.endswith(self.closing):
                 blocks.append([])
         return [block for block in blocks if block]
+
+
+def _undecorated(line: str) -> str:
+    """Remove the decoration at both ends of a comment's line, and white space around it."""
+    match = _DECORATION.match(line)
+    line = line[match.end() if match else 0 :].rstrip(" \t")
+    plain = line.rstrip("*#/=~+-")
+    return plain.rstrip(" \t") if len(line) - len(plain) >= 2 else line
 
 
 HASH = Comments(r"#+")

@@ -11,12 +11,12 @@ from reflectrl.wings.autoexplore.comments import HASH, SEMICOLONS, Comments
 from reflectrl.wings.autoexplore.definitions import Definition, one_line, sentence
 from reflectrl.wings.autoexplore.outline_languages import TRIPLE
 
-_SECTION = re.compile(r"[ \t]*\[{1,2}[ \t]*([^\[\]\n]+?)[ \t]*\]{1,2}[ \t]*(?:[#;].*)?")
+_SECTION = re.compile(r"[ \t]*+\[{1,2}+[ \t]*+([^\[\]\n]++)\]{1,2}+[ \t]*+(?:[#;].*+)?")
 _SETTING = re.compile(r"((?:[\w.$/-]+|\"[^\"\n]+\"|'[^'\n]+')(?: [\w.$/-]+){0,5})[ \t]*[=:]")
 _YAML_KEY = re.compile(r"([\w.$/-]+(?: [\w.$/-]+){0,5}|\"[^\"\n]+\"|'[^'\n]+')[ \t]*:(?=[ \t]|$)")
 _REMARK = re.compile(r"[ \t][#;][ \t]*(.*)")
 _TRIPLE = re.compile(TRIPLE, re.DOTALL)
-_JSON_TOKEN = re.compile(r'"((?:[^"\\\n]|\\.)*+)"|[{}\[\]]')
+_JSON_TOKEN = re.compile(r'"((?:[^"\\\n]|\\.)*+)("?)|[{}\[\]]')  # a string without an end is passed over at once
 _JSON_COLON = re.compile(r"\s*+:\s*+(?:\"((?:[^\"\\\n]|\\.)*+)\")?")
 _JSON_RECORDS = re.compile(r"\s*\[\s*\{")
 _MOST_COLUMNS = 1000
@@ -137,5 +137,5 @@ def _json_keys(text: str) -> Iterator[_Key]:
             depth -= 1
             if inside and depth < inside:
                 return
-        elif inside and depth == inside and (colon := _JSON_COLON.match(text, token.end())) is not None:
+        elif inside and depth == inside and token[2] and (colon := _JSON_COLON.match(text, token.end())) is not None:
             yield _Key(token.start(), token[1], colon[1] or "")

@@ -12,9 +12,9 @@ _ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(.*)")
 _FENCE = re.compile(r" {0,3}(```+|~~~+)")
 _UNDERLINE = re.compile(r"(=+|-{2,})[ \t]*")
 _ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1{2,}[ \t]*")
-_NO_PROSE = re.compile(r"[ \t]*(?:[|<!#>:\[+]|[-*] |\.\. |\d+[.)] |```|~~~|[-=*_ \t]{3,}$)")
+_NO_PROSE = re.compile(r"[-=*_ \t]{3,}+$|[ \t]*+(?:[|<!#>:\[+]|[-*] |\.\. |\d+[.)] |```|~~~)")
 _LINK = re.compile(r"!?\[([^\[\]\n]{0,200})\]\([^()\n]{0,300}\)|\[([^\[\]\n]{0,200})\]\[[^\[\]\n]{0,100}\]")
-_MARKS = re.compile(r"<[^<>\n]{0,200}>|[*`]+|^[ \t]*#+|#+[ \t]*$|\\(?=\W)|:\w+:(?=`)")
+_MARKS = re.compile(r"<[^<>\n]{0,200}>|[*`]+|^[ \t]*#+|(?<!#)#++[ \t]*+$|\\(?=\W)|:\w+:(?=`)")
 _MOST_PROSE = 12
 """Number of lines below a heading that are searched for its first sentence."""
 

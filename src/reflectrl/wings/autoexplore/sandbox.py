@@ -196,7 +196,8 @@ def _stamp(descriptor: int) -> Stamp:
 def _stamp_of(status: os.stat_result) -> Stamp:
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
-    return Stamp(status.st_size, status.st_mtime_ns, bool(status.st_mode & stat.S_IXUSR))
+    changed_ns = (status.st_mtime_ns + 2**63) % 2**64 - 2**63  # 64 bits, as the cache keeps it; equal until 2262
+    return Stamp(status.st_size, changed_ns, bool(status.st_mode & stat.S_IXUSR))
 
 
 def why(error: OSError) -> str:

@@ -26,6 +26,8 @@ from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.words import count_runs, count_words, spoken, words_of
 
+LONGEST_QUESTION = 20_000
+"""Largest number of characters of a question; enough for a bug report."""
 LINE_CHARACTERS = 200
 """Longest line. Longer lines are split into pieces of this length."""
 K1, B = 1.2, 0.75
@@ -234,7 +236,13 @@ def _least(scores_F: NDArray[np.float64], most: int) -> float:
 
 
 def check_question(question: str) -> None:
-    """Raise UserError if a question has no word to search for. Call it before a large repository is walked."""
+    """Check a question before a large repository is walked.
+
+    Raises:
+        UserError: it has no word to search for, or is longer than `LONGEST_QUESTION`.
+    """
+    if len(question) > LONGEST_QUESTION:
+        raise UserError(f"the question has {len(question):,} characters; ask in at most {LONGEST_QUESTION:,}")
     _Question(question)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,8 +11,9 @@ from typing import Any
 from markupsafe import Markup
 
 from reflectrl.core.evaluation import ATTEMPTS
-from reflectrl.core.json_lines import parse_json, read_json_lines
+from reflectrl.core.json_lines import parse_shown, read_json_lines
 from reflectrl.core.plugins import one_line
+from reflectrl.core.regular_files import read_regular
 from reflectrl.core.types import UserError
 from reflectrl.runs.report.data import read_metrics
 from reflectrl.runs.report.page import asset, template, write_page
@@ -44,7 +44,7 @@ def write_text_report(run_folder: Path) -> Path:
     """
     path = run_folder / "results.json"
     try:
-        results = json.loads(path.read_text(encoding="utf-8"))
+        results = parse_shown(read_regular(path))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: no results that can be read: {one_line(error)}") from error
     return write_page(run_folder / "report.html", render(results, run_folder))
@@ -188,7 +188,7 @@ def examples(results: Mapping[str, Any], run_folder: Path) -> list[tuple[str, li
     for row in first:
         name = f"{row['arm']}-seed{row['seed']}-{row['checkpoint'] or 'only'}-{row['split']}-{row['sampling']}.jsonl"
         path = run_folder / "completions" / name
-        for _, sample in islice(read_json_lines(path, parse_json), SHOWN) if path.is_file() else ():
+        for _, sample in islice(read_json_lines(path, parse_shown), SHOWN) if path.is_file() else ():
             by_prompt.setdefault(sample["prompt"], []).append((row["arm"], sample["completion"]))
     return list(by_prompt.items())
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from reflectrl.core.types import UserError
-from reflectrl.wings.autoexplore.locate import live, store
+from reflectrl.wings.autoexplore.locate import arrays, live, store
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.locate.live import LiveIndex
 from reflectrl.wings.autoexplore.words import stem
@@ -89,6 +90,46 @@ def test_a_damaged_or_foreign_cache_is_made_anew(repo: Path, tmp_path: Path, dam
             path.chmod(0o666)
     anew = LiveIndex(repo)
     assert anew.indexed == 31 and found(anew, "retry") == {"retry.py"}
+
+
+@pytest.mark.parametrize("kind", ["files", ".segment", ".recent"])
+@pytest.mark.parametrize("change", ["shorter", "longer", "huge", "reals", "backwards", "none"])
+def test_a_cache_with_a_right_digest_and_wrong_arrays_is_made_anew(repo: Path, kind: str, change: str) -> None:
+    LiveIndex(repo)
+    (repo / "later.py").write_text("def later():\n    return 1\n")
+    LiveIndex(repo)
+    path = max((path for path in cached_files() if path.name.endswith(kind)), key=lambda path: path.stat().st_size)
+    saved = arrays.read(path)
+    for name, array in saved.items():
+        changed = {
+            "shorter": {name: array[: len(array) // 2]},
+            "longer": {name: np.repeat(array, 2)},
+            "huge": {name: np.full_like(array, np.iinfo(array.dtype).max if array.dtype.kind in "iu" else np.inf)},
+            "reals": {name: array.astype(np.float64) + 0.5},
+            "backwards": {name: array[::-1]},
+        }.get(change, {})
+        arrays.write(path, arrays.pack({**{key: saved[key] for key in saved if key != name}, **changed}))
+        Engine(repo).search("where is retry?", 3)
+        assert found(LiveIndex(repo), "later") <= {"later.py"}
+    Engine(repo).search("where is retry?", 3)
+
+
+def test_a_header_of_a_thousand_brackets_is_a_damaged_cache(repo: Path) -> None:
+    LiveIndex(repo)
+    header = b"[" * 500_000
+    body = len(header).to_bytes(8, "big") + header
+    for path in list(cached_files()):
+        arrays.write(path, arrays.MAGIC + arrays.digest(body) + body)
+    assert LiveIndex(repo).indexed == 31
+
+
+@pytest.mark.parametrize("year", [1902, 2263, 2300, 2446])
+def test_a_file_of_another_century_is_indexed_once(repo: Path, year: int) -> None:
+    changed = (year - 1970) * 31_557_600 * 10**9
+    os.utime(repo / "retry.py", ns=(changed, changed))
+    assert LiveIndex(repo).indexed == 31
+    again = LiveIndex(repo)
+    assert again.indexed == 0 and found(again, "retry") == {"retry.py"}
 
 
 def test_a_missing_segment_costs_its_files_only(repo: Path) -> None:

@@ -187,6 +187,35 @@ def test_a_program_asks_in_json_lines(root: Path, tmp_path: Path) -> None:
     assert again.returncode == 2 and "exists already" in again.stderr
 
 
+HALF = [
+    {"do": "write", "path": "s.py", "text": "\ud800"},
+    {"do": "write", "path": "\ud800.py", "text": "x"},
+    {"do": "write", "path": "a\0.py", "text": "x"},
+    {"do": "replace", "path": "app/settings.py", "old": "\udfff", "new": "x"},
+    {"do": "replace", "path": "app/settings.py", "old": "= 3", "new": "\udc80"},
+    {"do": "find", "question": "where is \ud83d?"},
+    {"do": "read", "path": "\ud800"},
+    {"do": "ls", "path": "\ud800"},
+    {"do": "delete", "path": "\ud800\0"},
+    {"do": "restore", "path": "\ud800"},
+    {"do": "\ud800"},
+    {"\ud800": 1, "do": "ls"},
+    {"do": ["ls"]},
+    {"do": "write", "path": "s.py", "text": 1e999},
+]
+
+
+def test_each_hostile_request_is_answered_and_the_next_one_too(root: Path) -> None:
+    requests = [*map(json.dumps, HALF), "[" * 300_000, '{"do":' * 100_000, '"', '{"do": "ls"} {"do": "ls"}', "NaN"]
+    data = "\n".join([*requests, '{"do": "changed"}', ""]).encode() + b'\xff\xfe"\n{"do": "changed"}\n'
+    command = [sys.executable, "-m", "reflectrl", "session", "--repo", str(root), "--json"]
+    ended = subprocess.run(command, input=data, capture_output=True, check=False)
+    *answers, last, undecodable, again = map(json.loads, ended.stdout.splitlines())
+    assert ended.returncode == 0 and b"Traceback" not in ended.stderr
+    assert len(answers) == len(requests) and not any(answer["ok"] for answer in (*answers, undecodable))
+    assert last == again == {"ok": True, "changed": []}
+
+
 def test_a_person_s_mistake_is_reported_and_the_session_goes_on(root: Path) -> None:
     lines = ["reed README.md", "read", 'replace app/settings.py "= 3" "= 5"', "read 'unclosed", "read app/settings.py"]
     ended = session(root, lines)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.types import Episode, UserError
 
 ON, WON, LOST = "on", "won", "lost"
@@ -116,8 +117,7 @@ class Table:
     def read(cls, path: Path) -> Table:
         """Read a table from JSON lines."""
         starts, effects = dict[str, list[Scene]](), dict[Scene, list[Effect | None]]()
-        for line in path.read_text().splitlines():
-            row = json.loads(line)
+        for _, row in read_json_lines(path, parse_json):
             if "split" in row:
                 starts[row["split"]] = [_scene(entry) for entry in row["starts"]]
             else:

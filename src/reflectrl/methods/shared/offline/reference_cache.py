@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from reflectrl.core.digests import require_undamaged
+from reflectrl.core.json_lines import read_json
 from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import recover, write_folder
 from reflectrl.methods.shared.offline.completions import Dataset
@@ -192,7 +193,7 @@ def load_or_make(
         return cache
     require_undamaged(folder)
     try:
-        before = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        before = read_json(folder / CARD)
         tensors = load_file(folder / TENSORS)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{folder} cannot be read ({error}); remove it to have it made again") from error

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.core.types import UserError
 
 if TYPE_CHECKING:
@@ -174,18 +175,9 @@ def read_questions(name: str) -> list[dict[str, Any]]:
     """
     from reflectrl.wings.autoexplore.search import check_question
 
-    try:
-        lines = sys.stdin.read().splitlines() if name == "-" else Path(name).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(f"--questions {name}: cannot be read: {error}") from None
     rows = []
-    for line_number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{name}, line {line_number}: not valid JSON: {error}") from None
+    path = Path("/dev/stdin" if name == "-" else name)
+    for line_number, row in read_json_lines(path, parse_json, "not valid JSON", skip_blank=True):
         if not isinstance(row, dict) or not isinstance(row.get("question"), str):
             raise UserError(f'{name}, line {line_number}: expected an object with a "question"')
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import configparser
 import hashlib
-import json
 import os
 import urllib.error
 import urllib.request
@@ -20,6 +19,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import reflectrl
+from reflectrl.core.json_lines import parse_json
 from reflectrl.core.types import UserError
 from reflectrl.tools.downloads.download import SILENCE_SECONDS, ProgressCallback, download
 from reflectrl.wings.autoexplore.making.archives import ARCHIVES
@@ -143,7 +143,7 @@ def files_of(package: str, index: str) -> list[File]:
 
 def _from_json(text: str, page_url: str) -> list[File]:
     """Parse the JSON page of a package (PEP 691)."""
-    rows: list[dict[str, Any]] = json.loads(text)["files"]
+    rows: list[dict[str, Any]] = parse_json(text)["files"]
     return [
         File(row["filename"], urljoin(page_url, row["url"]), row.get("hashes", {}).get("sha256", ""))
         for row in rows

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from reflectrl.core.json_lines import LONGEST_LINE, parse_json
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.types import UserError
 
@@ -70,7 +71,7 @@ class EditSession:
 
 def serve(session: Any) -> None:
     """Answer a JSON request per line of stdin until it ends. An error is an answer, too."""
-    for line in sys.stdin:
+    while line := sys.stdin.buffer.readline(LONGEST_LINE + 1):
         if not line.strip():
             continue
         try:
@@ -80,10 +81,15 @@ def serve(session: Any) -> None:
         print(json.dumps(reply), flush=True)
 
 
-def _parsed(line: str) -> Any:
+def _parsed(line: bytes) -> Any:
+    """Parse a request. The rest of a line that is too long is passed over."""
+    if len(line) > LONGEST_LINE:
+        while line and not line.endswith(b"\n"):
+            line = sys.stdin.buffer.readline(LONGEST_LINE)
+        raise UserError(f"the request has more than {LONGEST_LINE:,} bytes")
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
+        return parse_json(line)
+    except ValueError as error:
         raise UserError(f"not valid JSON: {error}") from None
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ MAGIC = b"reflectrl-locate\n"
 _DIGEST = hashlib.sha256().digest_size
 _ALIGNED = 16
 _MOST_HEADER = 1 << 20
+_KIND = re.compile("[<|][iuf][1248]")
+"""Types of arrays: numbers only."""
 
 
 class DamagedError(Exception):
@@ -59,10 +62,12 @@ def unpack(data: memoryview) -> dict[str, NDArray[np.generic]]:
         raise DamagedError("no header")
     begin = start + 8 + size
     about = json.loads(bytes(data[start + 8 : begin]))
-    return {
-        name: np.frombuffer(data, np.dtype(kind), length, begin + offset)
-        for name, (kind, length, offset) in about.items()
-    }
+    arrays: dict[str, NDArray[np.generic]] = {}
+    for name, (kind, length, offset) in about.items():
+        if not _KIND.fullmatch(kind) or min(length, offset) < 0:
+            raise DamagedError(f"{name} is no array of numbers")
+        arrays[name] = np.frombuffer(data, np.dtype(kind), length, begin + offset)
+    return arrays
 
 
 def read(path: Path) -> dict[str, NDArray[np.generic]]:
@@ -81,7 +86,7 @@ def read(path: Path) -> dict[str, NDArray[np.generic]]:
             return unpack(memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)))
         finally:
             os.close(descriptor)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(str(error)) from error
 
 

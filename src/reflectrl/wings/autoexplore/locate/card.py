@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from reflectrl.core.json_lines import read_json
 from reflectrl.core.types import UserError
 from reflectrl.runs import card as cards
 from reflectrl.runs.state import CARD
@@ -43,7 +43,7 @@ def read_card(folder: Path) -> Card:
     """
     data: Any = {}
     with suppress(OSError, ValueError):  # `cards.read_card` below reports these errors
-        data = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        data = read_json(folder / CARD)
     env = data.get("env") if isinstance(data, Mapping) else None
     if (
         isinstance(env, Mapping)

@@ -17,7 +17,7 @@ _IDENTIFIER = re.compile(
     r"|\b([A-Za-z]\w*_\w+|_+[A-Za-z]\w+|[a-z]+[A-Z]\w*|[A-Z][a-z0-9]+[A-Z]\w*|[A-Z]{2,}[a-z]\w*)\b"
 )
 _NAME = re.compile(r"[A-Za-z_]\w{2,}")
-_PATH = re.compile(r"[\w./-]*\w\.[A-Za-z]\w{0,5}\b|[\w.-]+(?:/[\w.-]+)+")
+_PATH = re.compile(r"(?<![\w./-])[\w./-]*\w\.[A-Za-z]\w{0,5}\b|(?<![\w.-])[\w.-]++(?:/[\w.-]++)++")
 
 
 @dataclass(frozen=True)

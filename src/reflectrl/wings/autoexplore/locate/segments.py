@@ -193,6 +193,22 @@ def merged(parts: Sequence[tuple[Mapping[str, NDArray[np.generic]], NDArray[np.b
     }
 
 
+def are_consistent(arrays: Mapping[str, NDArray[np.generic]]) -> bool:
+    """Check that arrays from a file form a segment: their lengths, types and numbers fit together."""
+    names = ("keys", "starts", "files", "times", "places", *COLUMNS)
+    if any(name not in arrays for name in names):
+        return False
+    key_W, start_W, file_P = arrays["keys"], arrays["starts"], arrays["files"]
+    count, postings = len(arrays["lengths"]), len(file_P)
+    lengths = [len(arrays[name]) for name in COLUMNS] + [len(arrays[name]) for name in ("times", "places")]
+    if lengths != [count] * len(COLUMNS) + [postings] * 2 or len(start_W) != len(key_W) + 1:
+        return False
+    if key_W.dtype != np.uint64 or any(array.dtype.kind != "u" for array in (start_W, file_P, arrays["places"])):
+        return False
+    in_order = bool((key_W[:-1] < key_W[1:]).all() and (start_W[:-1] <= start_W[1:]).all())
+    return in_order and start_W[0] == 0 and start_W[-1] == postings and (not postings or file_P.max() < count)
+
+
 def _first(groups: tuple[bytes, ...]) -> bytes:
     return next(filter(None, groups), b"")
 

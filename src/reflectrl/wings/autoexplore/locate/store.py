@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reflectrl.wings.autoexplore.locate.arrays import DamagedError, digest, pack, read, write
+from reflectrl.wings.autoexplore.locate.segments import are_consistent
 from reflectrl.wings.autoexplore.sandbox import Stamp
 
 VERSION = 1
@@ -110,15 +111,14 @@ class Store:
         with suppress(DamagedError, ValueError, KeyError, IndexError):
             listing = self._with_recent(listing, read(self.folder / (self._list_name + _RECENT_SUFFIX)))
         arrays: dict[int, Arrays] = {}
-        missing = set[int]()
         for number, name in enumerate(listing.segments):
             try:
                 if name:
-                    arrays[number] = read(self.folder / (name + _SUFFIX))
+                    arrays[number] = _segment(self.folder / (name + _SUFFIX))
             except DamagedError:
-                missing.add(number)
                 listing.segments[number] = ""
-        for path in [path for path, entry in listing.entries.items() if entry.segment in missing]:
+        sizes = {number: len(segment["lengths"]) for number, segment in arrays.items()}
+        for path in [path for path, entry in listing.entries.items() if not _is_held(entry, listing, sizes)]:
             del listing.entries[path]
             self._recent[path] = None  # its entry in the saved list must not be taken for one of a later segment
         return listing, arrays
@@ -180,6 +180,20 @@ class Store:
                 path.unlink()
 
 
+def _segment(path: Path) -> Arrays:
+    """Read a segment. Raise DamagedError if its arrays do not fit together, although their digest is right."""
+    arrays = read(path)
+    if not are_consistent(arrays):
+        raise DamagedError("its arrays are no segment")
+    return arrays
+
+
+def _is_held(entry: Entry, listing: Listing, sizes: Mapping[int, int]) -> bool:
+    """Return whether there is what an entry of a list refers to: a file of a segment, or a reason."""
+    limit = len(listing.reasons) if entry.segment == -1 else sizes.get(entry.segment, 0)
+    return 0 <= entry.number < limit
+
+
 def name_of(arrays: Arrays) -> str:
     """Return the name of a segment."""
     return digest(b"".join(digest(np.ascontiguousarray(array).tobytes()) for array in arrays.values())).hex()[:32]
@@ -208,6 +222,8 @@ def _as_arrays(listing: Listing) -> Arrays:
 
 def _parse(arrays: Arrays) -> Listing:
     contents = arrays["contents"].tobytes()
+    if any(array.dtype.kind not in "iu" for array in arrays.values()) or len(contents) != 8 * len(arrays["sizes"]):
+        raise DamagedError("its arrays are no list of files")
     columns = (arrays[name].tolist() for name in ("sizes", "changed", "executable", "segment", "number"))
     entries = {
         path: Entry(Stamp(size, changed, bool(executable)), contents[8 * row : 8 * row + 8], segment, number)

@@ -62,7 +62,7 @@ _PYTHON = _syntax(
 )
 _FUNCTIONS = (
     r"^[ \t]*+(?:export[ \t]+)?(?:default[ \t]+)?(?:declare[ \t]+)?(?:abstract[ \t]+)?(?:async[ \t]+)?"
-    r"(?:function\b[ \t]*\*?|class|interface|enum|type|namespace)[ \t]+([A-Za-z_$][\w$]*)",
+    r"(?:function\b(?:[ \t]*+\*)?+|class|interface|enum|type|namespace)[ \t]++([A-Za-z_$][\w$]*)",
     r"^(?:export[ \t]+)?(?:const|let|var)[ \t]+([A-Za-z_$][\w$]*)",
     r"^[ \t]++export[ \t]+(?:const|let|var)[ \t]+([A-Za-z_$][\w$]*)",
 )
@@ -155,8 +155,11 @@ _YAML = _syntax(_HASH, r"^ {0,2}([\w.$/-]{1,80}|\"[^\"\n]{1,80}\"):(?=\s|$)")
 _JSON = _syntax(r"(?!)", r"^[ \t]{0,4}\"([^\"\n]{1,80})\"[ \t]*:")
 _MAKE = _syntax(_HASH, r"^([\w./%-]{1,80})[ \t]*:(?!=)", r"^(?:define[ \t]+)?([A-Z_]\w*)[ \t]*[:?+]?=")
 _STYLE = _syntax(_SLASHES, r"^[ \t]*+([.#@$][\w-]{1,80})[^\n;]{0,200}\{")
-_MARKUP = _syntax(r"<!--.*?(?:-->|\Z)|\{#[^\n]*?#\}", r"^[^<\n]{0,80}<(?:title|h[1-3])[^>\n]{0,80}>([^<\n]{1,200})",
-                  r"^[ \t]*+\{%-?[ \t]*(?:block|macro)[ \t]+(\w+)")  # fmt: skip
+_MARKUP = _syntax(
+    r"<!--.*?(?:-->|\Z)|\{#(?:[^#{\n]|#(?!\})|\{(?!#))*+#\}",
+    r"^[^<\n]{0,80}<(?:title|h[1-3])[^>\n]{0,80}>([^<\n]{1,200})",
+    r"^[ \t]*+\{%-?[ \t]*(?:block|macro)[ \t]+(\w+)",
+)
 _COMPONENT = _syntax(
     rf"<!--.*?(?:-->|\Z)|{_SLASHES}",
     *_FUNCTIONS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import shutil
 import tarfile
 import tempfile
@@ -9,6 +10,7 @@ import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 
+from reflectrl.core.archives import opened_tar
 from reflectrl.core.types import UserError
 
 ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".zip", ".whl")
@@ -16,7 +18,16 @@ MOST_BYTES = 1 << 30
 """Largest unpacked size, in bytes. No package should need more."""
 _COMPILED = (".so", ".pyd", ".dll", ".dylib", ".a", ".o", ".pyc")
 _METADATA = ("PKG-INFO", "METADATA")
-_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
+_DAMAGED = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    ValueError,
+)
 
 
 def unpack(archive: Path, folder: Path) -> str:
@@ -47,6 +58,9 @@ def unpack(archive: Path, folder: Path) -> str:
 
 
 def _unpack_tar(archive: Path, folder: Path) -> None:
+    with opened_tar(archive, MOST_BYTES) as tar:  # a first time, since headers may claim any size
+        for _ in tar:
+            pass
     with tarfile.open(archive, "r:*") as tar:
         members = [entry for entry in tar if entry.isdir() or (entry.isreg() and not entry.name.endswith(_COMPILED))]
         _require_size(sum(member.size for member in members))

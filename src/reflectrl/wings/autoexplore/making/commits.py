@@ -43,7 +43,7 @@ _UNTELLING = re.compile(
 )
 _TRIMMED = re.compile(
     r"^(?:\[[^\]]*\]\s*|\w+(?:\([^)]*\))?!?:\s+|(?:fixe?[sd]?|refs?|closes?)\s+#?\d+\s*(?:--|-|:)?\s*)+"
-    r"|\s*\(?#\d+\)?\.?\s*$",
+    r"|(?:(?<!\s)\s++)?\(?#\d++\)?\.?\s*+$",
     re.IGNORECASE,
 )
 """Prefixes and suffixes of a message that are removed: "feat(web): ", "(#123)"."""

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from jinja2 import Environment, meta
 
-from reflectrl.core.config.folders import read_regular
 from reflectrl.core.plugins import one_line, reason
 from reflectrl.core.prompts.rendering import render_file
+from reflectrl.core.regular_files import read_regular
 from reflectrl.core.types import UserError, named_seed
 from reflectrl.serving.endpoints.answers import without_thinking
 from reflectrl.serving.endpoints.client import Ask, Endpoint

@@ -153,13 +153,16 @@ _SUBORDINATE = re.compile(
 )  # fmt: skip
 
 _MARKUP = (
-    (re.compile(r":[\w:+-]+:`[~!]?(?:[^`<]*\.)?([^`<.]+)(?:<[^`>]*>)?`"), r"\1"),  # :class:`~a.b.C`
-    (re.compile(r"`+([^`<]*?)\s*(?:<[^`>]*>)?`+_{0,2}"), r"\1"),
-    (re.compile(r"!?\[([^\]]*)\]\([^)]*\)"), r"\1"),
-    (re.compile(r"<[^<>]*>"), " "),
+    (
+        re.compile(r":[\w:+-]{1,40}:`[~!]?(?:[^`<]{0,200}\.)?([^`<.]{1,200})(?:<[^`>]{0,200}>)?`"),
+        r"\1",
+    ),  # :class:`~a.b.C`
+    (re.compile(r"(?<!`)`+([^`<]{0,200}?)\s{0,20}+(?:<[^`>]{0,200}>)?`++_{0,2}"), r"\1"),
+    (re.compile(r"!?\[([^\]]{0,200})\]\([^)]{0,300}\)"), r"\1"),
+    (re.compile(r"<[^<>]*+>"), " "),
     (re.compile(r"https?://\S+"), " "),
     (re.compile(r"\*\*|__|(?<!\w)[*|](?=\w)|(?<=\w)[*|](?!\w)"), ""),
-    (re.compile(r"\([^()]*\)"), " "),
+    (re.compile(r"\([^()]*+\)"), " "),
     (re.compile(r"\b(?:e\.g\.|i\.e\.|etc\.|see also\b|see :).*", re.I), ""),
     (re.compile(r"[\"“”]"), ""),
     (re.compile(r"[=~^#*+_-]{3,}|…"), " "),
@@ -204,10 +207,12 @@ _CLAUSE = re.compile(
     r"(?:,| -+ |;|:|\b(?:so that|such that|which|because|since|unless|although|where|whereas|while|but|note that)\b)",
     re.I,
 )
-_LOOSE = re.compile(
-    r"(?:\s+(?:a|an|the|of|to|for|in|on|with|and|or|by|from|as|at|is|are|if|when|that|this|its|be|any|into|it|not|"
-    r"will|can|using|than|via|per|was|has|have|you|your|we))+$", re.I
-)  # fmt: skip
+_LOOSE_WORDS = (
+    "a an the of to for in on with and or by from as at is are if when that this its be any into it not will can using "
+    "than via per was has have you your we"
+)
+_LOOSE = frozenset(_LOOSE_WORDS.split())
+"""Words that cannot end a phrase."""
 
 
 def shortened(text: str, most: int) -> str:
@@ -221,7 +226,9 @@ def shortened(text: str, most: int) -> str:
             if position >= 4 and word.lower() in word_list("boundaries")
         ]
         words = words[: ends[-1] if ends else most]
-    return _LOOSE.sub("", " ".join(words)).rstrip(",;:- ")
+    while len(words) > 1 and words[-1].lower() in _LOOSE:
+        words.pop()
+    return " ".join(words).rstrip(",;:- ")
 
 
 def main_clause(text: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from email.parser import HeaderParser
 from pathlib import Path
+
+from reflectrl.core.config.files import parse_toml
+from reflectrl.core.regular_files import read_regular
 
 UNKNOWN = "unknown"
 _LONGEST = 40
@@ -73,9 +75,9 @@ def _from_metadata(metadata: str) -> str:
 
 def _from_pyproject(path: Path) -> str:
     try:
-        project = tomllib.loads(path.read_text(encoding="utf-8")).get("project", {})
+        project = parse_toml(read_regular(path).decode("utf-8")).get("project", {})
         licence = project.get("license", "")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return ""
     return _named(str(licence.get("text", "")) if isinstance(licence, dict) else str(licence))
 

@@ -72,7 +72,7 @@ def is_identifier(word: str) -> bool:
 
 def tidy(text: str) -> str:
     """Fix spaces, repeated words, and "a" or "an" before the next word."""
-    text = re.sub(r"\s+([,.?;:])", r"\1", " ".join(text.split()))
+    text = re.sub(r" ([,.?;:])", r"\1", " ".join(text.split()))
     text = re.sub(r"\b(\w+)( \1\b)+", r"\1", text)
     return re.sub(r"\b([Aa])n? (?=(\w+))", lambda match: f"{match[1]}{'n' * _is_vowel(match[2])} ", text)
 

@@ -73,7 +73,7 @@ def topics(path: str, text: str) -> list[Topic]:
 _USUAL_NAMES = ("main", "setUp", "run")
 """Names of definitions that are too common to ask about."""
 _DERIVED = re.compile(r"class\s+\w+\s*\(([^()]*)\)|class\s+\w+\s*(?:extends|implements|:)\s*([\w.,: ]+)")
-_CALL = re.compile(r"(?<![\w@])(?:\w+\.)*(\w{4,})\(")
+_CALL = re.compile(r"(?<![\w@])(\w{4,}+)\(")
 _RAISE = re.compile(r"\b(?:raise|throw new|throw)\s+(?:\w+\.)*(\w+)")
 _PARAMETER = re.compile(r"(?<![\w.])\*{0,2}(\w+)(?==|,|\)|:)")
 _TELLING = re.compile(r"[A-Za-z][\w'`,.()/ -]{15,160}")
@@ -107,7 +107,7 @@ def _definition(path: str, each: Definition, owner: Definition | None, body: Seq
     raises = [name for name in _RAISE.findall(code) if name not in word_list("usual_errors") and name[:1].isupper()]
     takes = [name for name in _PARAMETER.findall(each.signature) if name not in ("self", "cls", "args", "kwargs")]
     derived = _DERIVED.search(body[0]) if each.kind == "class" and body else None
-    bases = re.findall(r"(?:\w+\.)*([A-Z]\w{3,})", derived[1] or derived[2] or "") if derived else []
+    bases = re.findall(r"(?:\w{1,60}\.){0,8}([A-Z]\w{3,})", derived[1] or derived[2] or "") if derived else []
     return Topic(
         path,
         "docstring" if each.doc else "name",

@@ -145,6 +145,9 @@ def _checked(request: Any) -> tuple[str, dict[str, Any]]:
         if not is_valid(arguments[key]):
             kind = "a list of strings, the program first" if key == "command" else "a string"
             raise UserError(f"{key!r} of {name} must be {kind}")
+        words = arguments[key] if key == "command" else [arguments[key]]
+        if not all(_can_be_written(word, is_path=key in ("path", "command")) for word in words):
+            raise UserError(f"{key!r} of {name} holds a NUL or half a character (a lone surrogate)")
     if "path" in arguments and len(arguments["path"]) > 10_000:
         raise UserError(f"the path {shown(arguments['path'][:40])} … is too long")
     return name, arguments
@@ -152,6 +155,15 @@ def _checked(request: Any) -> tuple[str, dict[str, Any]]:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+def _can_be_written(text: str, is_path: bool) -> bool:
+    """Return whether a text can be written as UTF-8. In paths, surrogates may stand for bytes that are not UTF-8."""
+    try:
+        text.encode("utf-8", "surrogateescape" if is_path else "strict")
+    except UnicodeEncodeError:
+        return False
+    return not is_path or "\0" not in text
 
 
 def _is_command(value: Any) -> bool:

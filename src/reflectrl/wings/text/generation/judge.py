@@ -191,7 +191,7 @@ def read_verdicts(answer: str, criteria: Sequence[str], cut: bool = False) -> di
         return {OVERALL: read_verdict(answer, cut)}
     visible, verdicts = without_thinking(answer), dict[str, Verdict]()
     for criterion in criteria:
-        lines = re.findall(rf"(?im)^\W*(?:more )?{re.escape(criterion)}\W*:(.*)$", visible)
+        lines = re.findall(rf"(?im)^[^\w\n]*+(?:more )?{re.escape(criterion)}\W*:(.*)$", visible)
         verdicts[criterion] = read_verdict(lines[-1]) if lines else "unclear"
     return verdicts
 

@@ -14,6 +14,7 @@ import torch
 
 from reflectrl.core.advice import option
 from reflectrl.core.config import ModelConfig, Recipe
+from reflectrl.core.json_lines import read_json
 from reflectrl.core.plugins import reason
 from reflectrl.core.types import UserError, named_seed
 from reflectrl.learn.checkpoint import drop_state, recover, write_folder, write_text
@@ -139,7 +140,7 @@ def _require_own(context: _Context, graph: Graph) -> State:
     """
     path = context.folder / "settings.json"
     try:
-        before = dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+        before = dict(read_json(path)) if path.is_file() else None
     except (ValueError, TypeError) as error:
         folder = context.folder
         raise UserError(f"{path} is damaged; remove {folder} to train anew, or use another {option('out')}") from error

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from reflectrl.core.json_lines import parse_json, read_json_lines
 from reflectrl.learn.checkpoint import write_text
 from reflectrl.wings.text.generation.table import is_attempt_rate
 from reflectrl.wings.text.pipeline.results import LAST, read_results
@@ -88,10 +88,9 @@ def scores_of(results: Mapping[str, Any], row: Mapping[str, Any], split: str, go
 def read_curves(folder: Path) -> dict[tuple[str, int], dict[int, float]]:
     """Return the validation reward by step of every arm and seed. Damaged lines are skipped."""
     curves: dict[tuple[str, int], dict[int, float]] = {}
-    with suppress(OSError):
-        for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError, KeyError, TypeError):
-                row = json.loads(line)
+    if (path := folder / "metrics.jsonl").is_file():
+        for _, row in read_json_lines(path, parse_json, half_written="skip", damaged="skip"):
+            with suppress(KeyError, TypeError):
                 curves.setdefault((row["arm"], row["seed"]), {})[row["step"]] = row["eval_reward"]
     return curves
 

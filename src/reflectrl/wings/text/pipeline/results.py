@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from reflectrl.core.evaluation import ATTEMPTS
+from reflectrl.core.json_lines import read_json
 from reflectrl.core.types import UserError
 from reflectrl.learn.checkpoint import write_text
 from reflectrl.methods.shared.offline.reference_cache import ReferenceCache
@@ -195,7 +196,7 @@ def read_results(folder: Path) -> dict[str, Any]:
     """
     path = folder / "results.json"
     try:
-        results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        results: dict[str, Any] = read_json(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: no results there yet (or they cannot be read)") from error
     if results.get("kind") != "text":

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,8 @@ from torch.nn import functional
 from transformers import AutoModelForSequenceClassification, RobertaConfig, RobertaModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.gpt2.modeling_gpt2 import GPT2Model, GPT2PreTrainedModel
+
+from reflectrl.core.json_lines import read_json
 
 HEAD = "custom_roberta_classification_head"
 """File of the head of the critic of ATOMIC-10x, without its ending: .safetensors, or .pt in the released code."""
@@ -66,7 +67,7 @@ def load_classifier(source: str, **options: Any) -> tuple[Any, Mapping[str, Any]
     folder, kind = Path(source), cast(Any, AutoModelForSequenceClassification)
     architectures: Any = ()
     with suppress(OSError, ValueError, AttributeError):
-        architectures = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or ()
+        architectures = read_json(folder / "config.json").get("architectures") or ()
     if THREAD_CLASSIFIER in architectures:
         kind = cast(Any, ThreadClassifier)
         model, info = kind.from_pretrained(source, output_loading_info=True, **options)

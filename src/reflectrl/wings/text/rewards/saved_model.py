@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reflectrl.core.config.folders import read_regular
+from reflectrl.core.regular_files import read_regular
 
 MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
 """Last bytes of a table."""

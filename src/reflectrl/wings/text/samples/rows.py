@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
+from reflectrl.core.file_kinds import HEAD_BYTES, other_format
+from reflectrl.core.json_lines import LongLineError, bounded_lines, parse_json
 from reflectrl.core.plugins import reason
+from reflectrl.core.regular_files import open_regular
 from reflectrl.core.types import UserError
 from reflectrl.wings.text.samples.sample import Skipped
 
@@ -83,8 +86,14 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         UserError: the file cannot be read, or is damaged.
     """
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield cast(IO[bytes], file)
+        with open_regular(path) as packed:
+            if path.suffix != ".gz":
+                yield packed
+                return
+            with gzip.GzipFile(fileobj=packed) as file:
+                yield cast(IO[bytes], file)
+    except LongLineError as error:
+        raise UserError(f"{path}:{error.line_number}: {error}") from error
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: {reason(error)}") from error
 
@@ -105,11 +114,13 @@ def records(path: Path, lists: bool = True) -> Iterator[tuple[int, str, Any]]:
     with opened(path) as file:
         # Peek instead of seeking back, because a pipe cannot seek.
         head: bytes = cast(Any, file).peek(CHUNK)
+        if format_and_advice := other_format(head[:HEAD_BYTES], is_table=not lists):
+            raise UserError(f"{path}: {format_and_advice}")
         if lists and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
             for count, (line_number, value) in enumerate(_elements(path, file), start=1):
                 yield count, f"{path}:{line_number}, element {count}", value
             return
-        for line_number, line in enumerate(file, start=1):
+        for line_number, line in enumerate(bounded_lines(file), start=1):
             line = line.removeprefix(b"\xef\xbb\xbf") if line_number == 1 else line
             if line.strip():
                 yield line_number, f"{path}:{line_number}", line
@@ -163,9 +174,7 @@ def parsed(record: Any) -> dict[str, Any]:
     """Return the JSON object in a line (bytes) or list element; BadRowError if it is not an object."""
     if isinstance(record, bytes):
         try:
-            record = json.loads(record)
-        except RecursionError as error:
-            raise BadRowError("broken JSON", "too deeply nested") from error
+            record = parse_json(record)
         except ValueError as error:  # UnicodeDecodeError is one
             raise BadRowError("broken JSON", str(error)) from error
     if not isinstance(record, dict):

@@ -13,12 +13,12 @@ then not read. Its bad_test_indices.json lists test records that no judge should
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from reflectrl.core.json_lines import read_json
 from reflectrl.core.types import UserError
 from reflectrl.wings.text.samples import dialogue
 from reflectrl.wings.text.samples.families.sources import Source, records
@@ -63,7 +63,7 @@ def _unjudged(path: Path) -> dict[str, frozenset[int]]:
     if not path.is_file():
         return {}
     try:
-        return {name: frozenset(map(int, indices)) for name, indices in json.loads(path.read_bytes()).items()}
+        return {name: frozenset(map(int, indices)) for name, indices in read_json(path).items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path} must map names of files to lists of indices") from error
 

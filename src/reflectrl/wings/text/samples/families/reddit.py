@@ -7,12 +7,14 @@ tells its set (comments_positive.csv, comments_negative.csv). The replies have n
 from __future__ import annotations
 
 import csv
-import io
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
+from reflectrl.core.file_kinds import HEAD_BYTES, other_format
+from reflectrl.core.json_lines import bounded_lines
+from reflectrl.core.types import UserError
 from reflectrl.wings.text.samples import dialogue
 from reflectrl.wings.text.samples.families.sources import Source
 from reflectrl.wings.text.samples.families.store import Entry, Family
@@ -37,8 +39,10 @@ def set_of(source: Source) -> str:
 def records(source: Source) -> Iterator[tuple[str, Any]]:
     """Yield ("file:line", row) of a CSV file, where the line is the last line of the row."""
     with opened(source.path) as file:
-        stream = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
-        rows = csv.DictReader(stream, strict=True)
+        if format_and_advice := other_format(cast(Any, file).peek(HEAD_BYTES)[:HEAD_BYTES], is_table=True):
+            raise UserError(f"{source.path}: {format_and_advice}")
+        lines = (line.decode("utf-8", "surrogateescape") for line in bounded_lines(file))
+        rows = csv.DictReader((line.removeprefix("\ufeff") for line in lines), strict=True)
         while True:
             try:
                 row: Any = next(rows)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from reflectrl.core.json_lines import read_json
 from reflectrl.core.plugins import suggestion
 from reflectrl.core.types import UserError
 from reflectrl.wings.text.samples.families.sources import SPLITS, Source, find
@@ -99,7 +100,7 @@ def read_account(store: Path, family: str) -> Account | None:
     if not path.exists():
         return None
     try:
-        account = Account(**json.loads(path.read_text(encoding="utf-8")))
+        account = Account(**read_json(path))
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{path} is not an account of prepared data; remove it") from error
     if account.family != family:
