@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

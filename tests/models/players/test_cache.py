@@ -216,10 +216,7 @@ def test_after_new_weights_and_forgetting_nothing_old_is_read(pair: Pair) -> Non
 @pytest.mark.parametrize(
     ("family", "adapters", "scoring"),
     [(family, adapters, "enumeration") for family in FAMILIES for adapters in (False, True)]
-    + [
-        (family, family == "llama", scoring)
-        for family, scoring in zip(FAMILIES, get_args(Scoring)[1:], strict=True)
-    ],
+    + [(family, family == "llama", scoring) for family, scoring in zip(FAMILIES, get_args(Scoring)[1:], strict=True)],
 )
 def test_a_step_encodes_the_new_history_and_its_suffix_whatever_its_number(
     pair: Pair, family: str, adapters: bool, scoring: Scoring
