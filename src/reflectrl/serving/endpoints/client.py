@@ -299,7 +299,8 @@ class Endpoint:
         """
         why = self._explain(error, attempts, ask)
         is_status = isinstance(error, self._errors.APIStatusError) and not (attempts.over_budget or attempts.too_large)
-        reason = refusal_of(error.status_code, error.body) if is_status else ""
+        status, body = getattr(error, "status_code", None), getattr(error, "body", None)
+        reason = refusal_of(status, body) if is_status else ""
         if reason == "length":
             why += "; a smaller `history` of the player or teacher (`longest` of the judge) shortens what is sent"
         if reason and self.config.refused == "stop":
