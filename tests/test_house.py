@@ -24,7 +24,7 @@ ROOMS = ("core", "models", "learn", "runs", "api", "cli", "serving", "methods", 
 ORDER = {
     "core": (
         "types", "advice", "distributed", "terminal", "moved", "plugins", "digests", "source_code",
-        "open_environments", "json_lines", "git",
+        "open_environments", "process_state", "json_lines", "git",
         "policy_losses", "calibration", "config",
         "statistics", "prompts", "envs", "players", "rollout", "episodes", "teach", "evaluation",
     ),
