@@ -24,7 +24,8 @@ ROOMS = ("core", "models", "learn", "runs", "api", "cli", "serving", "methods", 
 ORDER = {
     "core": (
         "types", "start", "advice", "distributed", "terminal", "local_modules", "moved", "plugins",
-        "regular_files", "file_kinds", "archives", "json_lines", "digests", "source_code", "open_environments", "git",
+        "regular_files", "file_kinds", "archives", "json_lines", "digests", "source_code", "open_environments",
+        "process_state", "git",
         "policy_losses", "calibration", "config",
         "statistics", "prompts", "envs", "players", "rollout", "episodes", "teach", "evaluation",
     ),

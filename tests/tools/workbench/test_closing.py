@@ -97,7 +97,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def counts(folder: Path) -> tuple[int, int]:
-    """How many environments were made, and how many were closed."""
+    """Return the numbers of environments that were made and closed."""
     lines = (folder / "log.txt").read_text(encoding="utf-8").splitlines()
     return lines.count("made"), lines.count("closed")
 

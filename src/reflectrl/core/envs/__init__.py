@@ -9,6 +9,7 @@ from reflectrl.core.config import checked
 from reflectrl.core.envs.base import TextEnv
 from reflectrl.core.open_environments import note_open
 from reflectrl.core.plugins import names, one_line, resolve_class
+from reflectrl.core.process_state import made_unchanged
 from reflectrl.core.source_code import environment_digest
 from reflectrl.core.types import UserError
 
@@ -25,15 +26,19 @@ def make(section: Mapping[str, Any]) -> TextEnv:
         UserError: there is no such environment, it is not a class derived from `TextEnv`, an argument is unknown,
             missing or of the wrong type, or the class raised an exception.
     """
-    env_class, arguments = class_and_arguments(section)
     try:
-        env: TextEnv = env_class(**arguments)
+        env: TextEnv = made_unchanged(lambda: _made(section))
         note_open(env)
         return env
     except (UserError, KeyboardInterrupt):
         raise
     except BaseException as error:  # a plug-in may raise anything
         raise UserError(f"environment {section['name']!r} cannot be made: {one_line(error)}") from error
+
+
+def _made(section: Mapping[str, Any]) -> TextEnv:
+    env_class, arguments = class_and_arguments(section)
+    return env_class(**arguments)
 
 
 def make_unchanged(section: Mapping[str, Any], source: str) -> TextEnv:

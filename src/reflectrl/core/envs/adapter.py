@@ -59,6 +59,8 @@ class GymTextEnv(TextEnv):
             or the number of names does not match.
     """
 
+    _is_foreign = True  # whatever it wraps
+
     not_saved: tuple[str, ...] = ()
     """Attributes that a subclass sets anew in `begin` and `describe`, left out of copies for other processes."""
 

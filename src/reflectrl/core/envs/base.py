@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -19,6 +20,7 @@ from reflectrl.core.envs.contract import problem_of_observation, problem_of_outc
 from reflectrl.core.envs.teacher import Teacher
 from reflectrl.core.open_environments import closed_once
 from reflectrl.core.plugins import one_line, suggestion
+from reflectrl.core.process_state import process_unchanged
 from reflectrl.core.types import Observation, Outcome, Task, UserError, named_seed
 
 T = TypeVar("T")
@@ -96,9 +98,14 @@ class TextEnv(gym.Env[str, int], ABC):
     instructions: str = ""
     success_rule: str = ""
 
+    _is_foreign: ClassVar[bool] = False
+    """True for environments of others, whose code may change this process."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         """Let a second call of the class's own `close` do nothing."""
         super().__init_subclass__(**options)
+        if not cls.__module__.startswith("reflectrl."):
+            cls._is_foreign = True
         if "close" in vars(cls):
             cls.close = closed_once(vars(cls)["close"])  # type: ignore[method-assign]
 
@@ -249,8 +256,9 @@ class TextEnv(gym.Env[str, int], ABC):
             require_kept(self, task, problem_of_task(task))
         self._task, self._actions, self._rng_at_start = task, [], self.np_random.bit_generator.state
         self.elapsed, self.done, self.success = 0, False, False
-        self.begin(task)
-        seen = self.observe()
+        with self._protected():
+            self.begin(task)
+            seen = self.observe()
         info = {"observation": seen, "actions": list(seen.actions), "events": [], "success": False}
         return seen.history + seen.state, info
 
@@ -270,7 +278,8 @@ class TextEnv(gym.Env[str, int], ABC):
         actions = self.legal_actions()
         if not 0 <= action < len(actions):
             raise ValueError(f"action {action} is not in 0..{len(actions) - 1}")
-        outcome = self.apply(actions[action])
+        with self._protected():
+            outcome = self.apply(actions[action])
         if not (  # a quick check, which nearly always passes
             type(outcome) is Outcome
             and type(outcome.reward) is float
@@ -289,6 +298,10 @@ class TextEnv(gym.Env[str, int], ABC):
         seen, events = self.observe(), list(outcome.events)
         info = {"observation": seen, "actions": list(seen.actions), "events": events, "success": self.success}
         return seen.history + seen.state, float(outcome.reward), terminated, truncated, info
+
+    def _protected(self) -> AbstractContextManager[None]:
+        """Return a context in which the environment's code leaves this process as it was."""
+        return process_unchanged(self) if self._is_foreign else nullcontext()
 
     @closed_once
     def close(self) -> None:

@@ -215,7 +215,7 @@ def _action_names(env: gym.Env[Any, Any], id: str, count: int) -> tuple[tuple[st
 def _needs_done(env: gym.Env[Any, Any]) -> bool:
     """Tell whether the action "done" of minigrid does something in this environment, as in GoToDoor."""
     steps = [vars(kind).get("step") for kind in type(env.unwrapped).__mro__ if kind.__name__ != "MiniGridEnv"]
-    return any("done" in step.__code__.co_names for step in steps if hasattr(step, "__code__"))
+    return any("done" in code.co_names for step in steps if (code := getattr(step, "__code__", None)) is not None)
 
 
 def _limit(env: gym.Env[Any, Any]) -> int:
