@@ -147,7 +147,7 @@ def start(stranger: Path) -> Start:
     def run(*words: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
         env = os.environ | own | {"PYTHONPATH": os.pathsep.join(paths) if path is None else path}
         done = subprocess.run(
-            [sys.executable, *words], cwd=stranger, env=env, text=True, capture_output=True, timeout=400, check=False
+            [sys.executable, *words], cwd=stranger, env=env, text=True, capture_output=True, timeout=590, check=False
         )
         log.touch()
         return done
