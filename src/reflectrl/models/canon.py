@@ -43,9 +43,12 @@ class CanonLlamaConfig(LlamaConfig):
     """Configuration of `CanonLlamaForCausalLM`: Llama's, and the keys below.
 
     Args:
-        canon_taps: number of tokens that a convolution sees, the current one included.
+        canon_taps: number of tokens that a convolution sees, the current one included; at least 2.
         rotary_share: share of each head's rotations that turn, the fastest first; 0 for no positions.
         logits_scaling: divisor of the logits. Embeddings of standard deviation 1 are tied to the head.
+
+    Raises:
+        ValueError: `canon_taps` is below 2.
     """
 
     model_type = "canon_llama"
@@ -58,6 +61,8 @@ class CanonLlamaConfig(LlamaConfig):
         tie_word_embeddings: bool = True,
         **rest: Any,
     ) -> None:
+        if canon_taps < 2:
+            raise ValueError(f"canon_taps must be at least 2, not {canon_taps}")
         self.canon_taps = canon_taps
         self.rotary_share, self.logits_scaling = rotary_share, logits_scaling
         super().__init__(tie_word_embeddings=tie_word_embeddings, **rest)
@@ -107,9 +112,8 @@ class ShortConvolution(nn.Module):
         joined_BTD = torch.cat([missing_BKD, x_BTD], 1)
         if before_BPD is not None:
             joined_BTD = torch.cat([missing_BKD, before_BPD, x_BTD], 1)[:, before_BPD.shape[1] :]
-        return x_BTD + nn.functional.conv1d(joined_BTD.transpose(1, 2), self.weight, groups=len(self.weight)).transpose(
-            1, 2
-        )
+        summed_BDT = nn.functional.conv1d(joined_BTD.transpose(1, 2), self.weight, groups=len(self.weight))
+        return x_BTD + summed_BDT.transpose(1, 2)
 
 
 class PartialRotary(nn.Module):
