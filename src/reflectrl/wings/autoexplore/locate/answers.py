@@ -154,9 +154,10 @@ class Locator:
         sandbox = Sandbox(self.root)
         if sandbox.root != self.root:
             raise UserError(f"{str(self.root)!r} is a link to another folder now")
-        seen = index(sandbox, Filters()).files
+        filters = Filters(outside=True)
+        seen = index(sandbox, filters).files
         if self._repository is None or seen != self._seen:
-            self._repository = Repository.open(self.root)
+            self._repository = Repository.open(self.root, filters)
             self._finder = Finder(self._repository)
             self._seen = seen
         return self._finder

@@ -37,7 +37,7 @@ _LOCALE = re.compile(
     r"(?:^|/)(?:locales?|i18n|l10n|lang(?:uage)?s?|translations?|messages)/|\.po$|\.pot$", re.IGNORECASE
 )
 _TEST_FOLDER = re.compile(
-    r"(?:^|/)(?:tests?|testing|testdata|__tests__|__mocks__|specs?|regress|e2e|fixtures?|testsuite|snapshots?|cypress)/",
+    r"(?:^|/)(?:tests?|testing|testdata|__tests?__|__mocks__|specs?|regress|e2e|fixtures?|testsuite|snapshots?|cypress)/",
     re.IGNORECASE,
 )
 _TEST_FILE = re.compile(r"test_.*|.*[._-](?:test|spec|tests|specs|stories)\.\w+|.*Tests?\.\w+|conftest\.py|tests?\.\w+")
