@@ -129,7 +129,7 @@ def make(root: Path, user_rules: Path, steps: list[Any]) -> None:
             source.mkdir()
             git(source, "init", "-q", ".")
             (source / "module.log").write_text("of a submodule\n")
-            git(source, "add", "-A")
+            git(source, "add", "-f", "-A")
             git(source, "commit", "-q", "-m", "x")
             name = f"{arguments[0]}/sub{number}".strip("/")
             git(root, "submodule", "--quiet", "add", "-f", str(source), name, check=False)

@@ -1,5 +1,6 @@
 """Files that can be handed out, against git's own list of them."""
 
+import codecs
 import os
 import shutil
 import tempfile
@@ -13,6 +14,8 @@ from hypothesis import given, settings
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.index import OTHER_CHECKOUT, TOO_MANY_RULES, Filters, Walk, index, is_text
 from reflectrl.wings.autoexplore.locate.live import LiveIndex
+from reflectrl.wings.autoexplore.locate.originals import Originals
+from reflectrl.wings.autoexplore.names import shown
 from reflectrl.wings.autoexplore.sandbox import Sandbox
 from tests.wings.autoexplore.gits import FOLDERS, STEPS, git, listed, make
 
@@ -36,6 +39,38 @@ def texts(root: Path, paths: set[str]) -> set[str]:
     return {path for path in paths if is_text((root / path).read_bytes())}
 
 
+def assert_handed_out(root: Path, expected: set[str]) -> None:
+    """Compare what can be read with the files' bytes, piece by piece, and everything else on the disk with nothing."""
+    originals = Originals(root)
+    for path in expected:
+        data = (root / path).read_bytes()
+        utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        try:
+            text = data.decode("utf-16" if utf16 else "utf-8")
+        except UnicodeDecodeError:
+            text = data.decode("latin-1")
+        assert whole(originals, path) == text
+        assert originals.passage(shown(path)).path == path or shown(path) in expected
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = (Path(folder) / name).relative_to(root).as_posix()
+            if path not in expected:
+                with pytest.raises(UserError):
+                    originals.passage(path)
+
+
+def whole(originals: Originals, path: str) -> str:
+    """Read a file piece by piece."""
+    text, position = "", (1, 1)
+    while True:
+        passage = originals.passage(path, position[0], column=position[1])
+        text += passage.text
+        if passage.next is None:
+            return text
+        text += "\n" * (passage.next[1] == 1)
+        position = passage.next
+
+
 @settings(max_examples=40, deadline=None)
 @given(steps=STEPS, below=FOLDERS)
 def test_the_files_are_those_that_git_lists(steps: list[Any], below: str) -> None:
@@ -48,6 +83,7 @@ def test_the_files_are_those_that_git_lists(steps: list[Any], below: str) -> Non
         make(root, home / "git" / "ignore", steps)
         expected = texts(root, listed(root))
         assert set(index(Sandbox(root), AS_GIT).files) == expected
+        assert_handed_out(root, {path for path in expected if ".gitignore" not in path})
         inner = {path.removeprefix(below + "/") for path in expected if path.startswith(below + "/")}
         if inner:
             assert set(index(Sandbox(root / below), AS_GIT).files) == inner

@@ -113,6 +113,11 @@ class LiveIndex:
         """Return reason → number of entries that were left out."""
         return dict((+self._walk.left_out).most_common())
 
+    @property
+    def rule_remarks(self) -> tuple[str, ...]:
+        """Return what the user should know about the rules of git, a line each."""
+        return self._walk.remarks
+
     def refresh(self) -> None:
         """Bring the index up to date with the folder.
 
