@@ -71,7 +71,7 @@ def whole(originals: Originals, path: str) -> str:
         position = passage.next
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(steps=STEPS, below=FOLDERS)
 def test_the_files_are_those_that_git_lists(steps: list[Any], below: str) -> None:
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:

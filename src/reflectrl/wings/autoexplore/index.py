@@ -505,14 +505,16 @@ class Walk:
         if not self._filters.ignored:
             return outer, None
         checkout = None
-        if any(name == ".git" for name, _ in children):
+        is_ignored = outer.is_ignored or (bool(path) and outer.excludes(path, is_folder=True))
+        # A clone in an ignored folder is ignored, unless it is a submodule.
+        may_be_checkout = not is_ignored or outer.tracked.holds(path, is_folder=False)
+        if may_be_checkout and any(name == ".git" for name, _ in children):
             within = self._nearby if path else ()
             checkout = own_checkout(self._sandbox, path, within, self._filters.outside)
         if checkout is not None:
             self._checkouts[path] = checkout
             scope = checkout.scope  # a submodule or another clone, in which only its own rules count
         else:
-            is_ignored = outer.is_ignored or (bool(path) and outer.excludes(path, is_folder=True))
             scope = Scope(outer.rules, outer.tracked, is_ignored)
         if scope.is_ignored or (".gitignore", "file") not in children:
             return scope, None

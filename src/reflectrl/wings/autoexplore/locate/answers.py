@@ -134,7 +134,7 @@ class Locator:
             return with_named(Answer(self._method, ()), named, k)
         with self._lock:
             answer = self._searched(question, k)
-            paths = self._engine.index.corpus.paths if self._engine is not None else self._open().repository.files
+            paths = self._engine.index.corpus.paths if self._engine is not None else self._repository or ()
             return with_named(answer, self.originals.named(question, paths), k)
 
     def _searched(self, question: str, k: int) -> Answer:
@@ -188,7 +188,9 @@ def with_named(answer: Answer, named: Named, k: int) -> Answer:
     hits = {hit.path: hit for hit in answer.files}
     best, least = (answer.files[0].score, answer.files[-1].score) if answer.files else (0.0, 0.0)
     ranked = sorted(named.searched, key=lambda path: path not in hits)
-    first = [*(ranked if named.is_all else []), *named.others][:k]
+    # If the question says more, files that only have the same name must not take all places.
+    others_named = named.others if named.is_all else named.others[: max(1, k // 2)]
+    first = [*(ranked if named.is_all else []), *others_named][:k]
     others = [path for path in hits if path not in first][: k - len(first)]
     missing = [path for path in ranked if path not in first and path not in others][: k - len(first)]
     if missing:

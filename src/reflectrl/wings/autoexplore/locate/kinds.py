@@ -21,6 +21,8 @@ _SUFFIXES = {
     DATA: "csv tsv jsonl ndjson svg geojson dat log snap",
 }
 _CODE, _DOCS, _PAGES, _SETTINGS, _DATA = (frozenset(suffixes.split()) for suffixes in _SUFFIXES.values())
+SUFFIXES = _CODE | _DOCS | _PAGES | _SETTINGS | _DATA
+"""Suffixes of files, in lower case."""
 _DOC_FOLDERS = frozenset({"doc", "docs", "documentation", "manual", "website", "guides", "man"})
 _NEWS = re.compile(
     r"change|history|news|release.?notes|whatsnew|^releases?$|upgrad|migrat(?:ing|ion.?guide)", re.IGNORECASE

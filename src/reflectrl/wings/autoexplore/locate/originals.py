@@ -18,6 +18,7 @@ from typing import NamedTuple
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.decoding import Decoded, decode
 from reflectrl.wings.autoexplore.index import HEAD, Walk, is_text
+from reflectrl.wings.autoexplore.locate import kinds
 from reflectrl.wings.autoexplore.locate.contents import contents
 from reflectrl.wings.autoexplore.locate.live import FILTERS
 from reflectrl.wings.autoexplore.names import shown, unescaped
@@ -40,7 +41,9 @@ OUTLINED_CHARACTERS = 1024 * 1024
 MOST_DEFINITIONS = 100_000
 MOST_NAMED = 50
 """Largest number of files that a question names and that are not searched."""
-_NAMES_A_FILE = re.compile(r"[./_]\w|^\s*\S+\s*$")
+_SUFFIX = re.compile(r"\.(\w{1,12})\b")
+_LONE_NAME = re.compile(r"\S*/\S*|test_\w+|[A-Z]+", re.IGNORECASE)
+"""Question that may be a file's name without a suffix."""
 
 
 class Passage(NamedTuple):
@@ -160,12 +163,17 @@ class Originals:
             question: question in which paths or names of files may occur.
             searched: paths of all files that are searched.
         """
-        if _NAMES_A_FILE.search(question) is None:
-            return Named([], [], False)
         mentions, searched = Mentions(question, self.root), set(searched)
+        suffixes = {suffix.lower() for suffix in _SUFFIX.findall(question)}
+        is_lone = len(question.split()) == 1
+        if not suffixes and not is_lone:
+            return Named([], [], False)
         of_search = mentions.of(sorted(searched))
         if mentions.names_path:
             return Named(of_search, [], mentions.is_a_name)  # with a whole path, nothing else is meant
+        is_file_name = not suffixes.isdisjoint(kinds.SUFFIXES.union(map(_suffix, searched)))
+        if not is_file_name and not (is_lone and _LONE_NAME.search(question)):
+            return Named(of_search, [], mentions.is_a_name)  # `os.path` is no file, so that no folder need be listed
         walk = Walk(READABLE, names_only=True)
         every_file = walk.everything(Sandbox(self.root), lambda path: None).files
         of_others = mentions.of(path for path in every_file if path not in searched)
@@ -248,6 +256,10 @@ class Originals:
                 if absolute != alias and absolute.is_relative_to(alias) and not text.endswith("/"):
                     yield absolute.relative_to(alias).as_posix()
                     break
+
+
+def _suffix(path: str) -> str:
+    return path.rpartition(".")[2].lower()
 
 
 class Mentions:
