@@ -192,16 +192,17 @@ def with_named(answer: Answer, named: Named, k: int) -> Answer:
     others_named = named.others if named.is_all else named.others[: max(1, k // 2)]
     first = [*(ranked if named.is_all else []), *others_named][:k]
     others = [path for path in hits if path not in first][: k - len(first)]
-    missing = [path for path in ranked if path not in first and path not in others][: k - len(first)]
-    if missing:
-        in_the_question = set(named.searched)
-        dropped = [path for path in reversed(others) if path not in in_the_question]
-        free = k - len(first) - len(others)
-        removed = set(dropped[: max(len(missing) - free, 0)])
-        others = [path for path in others if path not in removed]
-        missing = missing[: k - len(first) - len(others)]
+    missing = [path for path in ranked if path not in first and path not in others]
+    if not named.is_path and not named.is_all:  # a name has found its file if one of several is there
+        names = {path.rpartition("/")[2].lower() for path in others}
+        missing = [path for path in missing if path.rpartition("/")[2].lower() not in names][: k // 2]
+    missing = missing[: k - len(first)]
+    surplus = max(len(first) + len(others) + len(missing) - k, 0)
+    unnamed = [path for path in others if path not in named.searched]
+    dropped = set(unnamed[max(len(unnamed) - surplus, 0) :]) if surplus else set()
+    others = [path for path in others if path not in dropped][: k - len(first)]
     files = list[Hit]()
-    for path in [*first, *others, *missing]:
+    for path in [*first, *others, *missing][:k]:
         hit = hits.get(path)
         if hit is None:
             what = "the question names it; it is not searched" if path in named.others else "the question names it"

@@ -91,11 +91,13 @@ class Named(NamedTuple):
     Attributes:
         searched: files that are searched, too.
         others: files that are left out of the search, such as tests.
+        is_path: the question holds whole paths.
         is_all: the question holds nothing else.
     """
 
     searched: list[str]
     others: list[str]
+    is_path: bool
     is_all: bool
 
 
@@ -167,18 +169,22 @@ class Originals:
         suffixes = {suffix.lower() for suffix in _SUFFIX.findall(question)}
         is_lone = len(question.split()) == 1
         if not suffixes and not is_lone:
-            return Named([], [], False)
+            return Named([], [], False, False)
         of_search = mentions.of(sorted(searched))
         if mentions.names_path:
-            return Named(of_search, [], mentions.is_a_name)  # with a whole path, nothing else is meant
+            return Named(
+                of_search, [], mentions.names_path, mentions.is_a_name
+            )  # with a whole path, nothing else is meant
         is_file_name = not suffixes.isdisjoint(kinds.SUFFIXES.union(map(_suffix, searched)))
         if not is_file_name and not (is_lone and _LONE_NAME.search(question)):
-            return Named(of_search, [], mentions.is_a_name)  # `os.path` is no file, so that no folder need be listed
+            return Named(
+                of_search, [], mentions.names_path, mentions.is_a_name
+            )  # `os.path` is no file, so that no folder need be listed
         walk = Walk(READABLE, names_only=True)
         every_file = walk.everything(Sandbox(self.root), lambda path: None).files
         of_others = mentions.of(path for path in every_file if path not in searched)
         readable = list(islice(filter(self._is_readable, of_others), MOST_NAMED))
-        return Named([] if mentions.names_path else of_search, readable, mentions.is_a_name)
+        return Named([] if mentions.names_path else of_search, readable, mentions.names_path, mentions.is_a_name)
 
     def _is_readable(self, path: str) -> bool:
         try:
