@@ -71,7 +71,7 @@ def whole(originals: Originals, path: str) -> str:
         position = passage.next
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(steps=STEPS, below=FOLDERS)
 def test_the_files_are_those_that_git_lists(steps: list[Any], below: str) -> None:
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
@@ -247,6 +247,29 @@ def test_a_folder_that_only_looks_like_a_repository_resets_no_rule(repo: Path, t
             (inner / ".git").write_text(f"gitdir: {tmp_path}/other/.git\n")
         assert f"packages/{kind}/a.py" in found(repo)
     assert not any("secret" in path for path in found(repo))
+
+
+@pytest.mark.parametrize(
+    "target", ["n" * 300, "/n" * 5000, "a\0b", "../repo/.git", "loop", "\udcff", "", "/dev/zero", "pipe"]
+)
+def test_a_strange_repository_is_an_ordinary_folder(tmp_path: Path, target: str) -> None:
+    root = write(tmp_path / "repo", {"a.py": "some text\n", "inner/b.py": "some text\n", ".gitignore": "*.log\n"})
+    (root / "loop").symlink_to("loop")
+    os.mkfifo(root / "pipe")
+    for folder in (root, root / "inner"):
+        (folder / ".git").write_bytes(os.fsencode(f"gitdir: {target}\n"))
+    assert found(root) == {"a.py", "inner/b.py"}
+
+
+@pytest.mark.parametrize("name", ["HEAD", "index", "config", "info/exclude", "commondir"])
+def test_a_pipe_or_a_circle_among_gits_files_does_no_harm(repo: Path, name: str) -> None:
+    for make_it in (os.mkfifo, lambda path: path.symlink_to(path), Path.mkdir):
+        (repo / ".git" / name).unlink(missing_ok=True)
+        make_it(repo / ".git" / name)
+        assert "packages/api/herd.py" in found(repo) and found(repo / "packages")
+        if (repo / ".git" / name).is_dir():
+            return
+        (repo / ".git" / name).unlink()
 
 
 def test_a_server_notices_rules_that_the_kernel_does_not_report(repo: Path, user: Path) -> None:

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -140,7 +140,7 @@ class _Files:
         try:
             if _is_within(path, (self._sandbox.root,)):
                 return self._sandbox.read(path.relative_to(self._sandbox.root).as_posix(), limit + 1)[0]
-            if not path.is_file():  # a pipe is not even opened
+            if not _is(stat.S_ISREG, path):  # a pipe is not even opened
                 return b""
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
             with open(descriptor, "rb") as file:  # noqa: PTH123  it is open already
@@ -177,9 +177,8 @@ def enclosing_checkout(sandbox: Sandbox) -> Checkout:
         UserError: the root belongs to a repository's own files, such as a bare repository.
     """
     root, files = sandbox.root, _Files(sandbox)
-    device = root.stat().st_dev
     for folder in (root, *root.parents):
-        if folder.stat().st_dev != device:  # git stops at the border of a file system, too
+        if _device_of(folder) != sandbox.identity[0]:  # git stops at the border of a file system, too
             break
         git = _git_folder(folder, files, ()) if folder != root else None
         if git is not None:
@@ -202,7 +201,7 @@ def is_other_worktree(sandbox: Sandbox, base: str, within: tuple[Path, ...]) -> 
     target = _target_of(sandbox.root / base, files)
     if target is None or target.parent.name != "worktrees":
         return False
-    if not target.is_dir():
+    if not _is(stat.S_ISDIR, target):
         return True  # it was moved, or is mounted elsewhere: git does not know it, but it is a copy all the same
     common = _common_folder(target, files)
     if common == target or not _is_within(common, within):
@@ -224,7 +223,7 @@ def _enclosed(top: Path, git: Path, files: _Files, prefix: str) -> Checkout:
     is_root_ignored = False
     for depth in range(len(names)):
         path = top.joinpath(*names[:depth], ".gitignore")
-        if not path.is_symlink():  # git does not follow such a link either
+        if not _is(stat.S_ISLNK, path):  # git does not follow such a link either
             rules += files.rules(path, "", "/".join(names[depth:]))
             above += files.rules(path, "/".join(names[:depth]), "")
         is_root_ignored |= is_ignored("/".join(names[: depth + 1]) + "/", above)
@@ -245,7 +244,7 @@ def _checkout(top: Path, git: Path, files: _Files, base: str, prefix: str, rules
     named = dict(_settings(common / "config", files, includes=0)).get("core.excludesfile", "")
     exclude = common / "info" / "exclude"
     paths = [_joined(top, _expanded(named))] if named else []
-    paths.append(exclude.resolve() if exclude.is_symlink() else exclude)
+    paths.append(_resolved(exclude) if _is(stat.S_ISLNK, exclude) else exclude)
     for path in paths:
         if path == exclude or _is_within(path, (top, *_home())):
             rules += files.rules(path, base, prefix)
@@ -412,11 +411,11 @@ def _git_folder(top: Path, files: _Files, within: tuple[Path, ...]) -> Path | No
     """Return the folder with the repository's own files of the checkout `top`; None if it is no checkout."""
     path = top / ".git"
     files.versions.setdefault(path, _version(path))
-    if path.is_symlink():
+    if _is(stat.S_ISLNK, path):
         if within:
             return None
-        path = path.resolve()
-    target = path if path.is_dir() else _target_of(top, files)
+        path = _resolved(path)
+    target = path if _is(stat.S_ISDIR, path) else _target_of(top, files)
     if target is None or (target != path and within and not _is_within(target, within)):
         return None
     return target if _is_git_folder(target, files) else None
@@ -431,12 +430,13 @@ def _target_of(top: Path, files: _Files) -> Path | None:
 def _is_git_folder(path: Path, files: _Files) -> bool:
     """Return whether a folder holds a repository's own files, as git decides it."""
     head = path / "HEAD"
-    if not os.path.lexists(head):
+    is_link = _is(stat.S_ISLNK, head)
+    if not is_link and not _is(stat.S_ISREG, head):
         return False
     common = _common_folder(path, files)
-    if not (common / "objects").is_dir() or not (common / "refs").is_dir():
+    if not _is(stat.S_ISDIR, common / "objects") or not _is(stat.S_ISDIR, common / "refs"):
         return False
-    return head.is_symlink() or _HEAD.match(files.unlisted(head, 256)) is not None
+    return is_link or _HEAD.match(files.unlisted(head, 256)) is not None
 
 
 def _common_folder(git: Path, files: _Files) -> Path:
@@ -445,8 +445,31 @@ def _common_folder(git: Path, files: _Files) -> Path:
     return _joined(git, named) if named and "\0" not in named else git
 
 
+def _is(kind: Callable[[int], bool], path: Path) -> bool:
+    """Return whether a path leads to something of a kind; False if that cannot be determined."""
+    try:
+        return kind((path.lstat() if kind is stat.S_ISLNK else path.stat()).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _resolved(path: Path) -> Path:
+    """Return the path to which links lead; the path itself if they lead in a circle."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        return path
+
+
 def _is_within(path: Path, folders: tuple[Path, ...]) -> bool:
     return any(path.is_relative_to(folder) for folder in folders)
+
+
+def _device_of(folder: Path) -> int:
+    try:
+        return folder.stat().st_dev
+    except OSError:
+        return -1
 
 
 def _version(path: Path) -> Version:

@@ -111,7 +111,8 @@ class Originals:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Sandbox(root).root
         logical = Path(os.environ.get("PWD", "/")) / root
-        self._aliases = (self.root, Path(os.path.normpath(Path.cwd() / root)), Path(os.path.normpath(logical)))
+        named = (Path(root).absolute(), logical)  # the path of the current folder may hold links, too
+        self._aliases = (self.root, *(Path(os.path.normpath(path)) for path in named))
         self._lock = Lock()
         self._last: tuple[object, list[str], str] | None = None
 
@@ -171,15 +172,11 @@ class Originals:
         if not suffixes and not is_lone:
             return Named([], [], False, False)
         of_search = mentions.of(sorted(searched))
-        if mentions.names_path:
-            return Named(
-                of_search, [], mentions.names_path, mentions.is_a_name
-            )  # with a whole path, nothing else is meant
+        # With a whole path, nothing else is meant. `os.path` is no file, so that no folder need be listed.
         is_file_name = not suffixes.isdisjoint(kinds.SUFFIXES.union(map(_suffix, searched)))
-        if not is_file_name and not (is_lone and _LONE_NAME.search(question)):
-            return Named(
-                of_search, [], mentions.names_path, mentions.is_a_name
-            )  # `os.path` is no file, so that no folder need be listed
+        may_be_left_out = is_file_name or (is_lone and _LONE_NAME.search(question) is not None)
+        if mentions.names_path or not may_be_left_out:
+            return Named(of_search, [], mentions.names_path, mentions.is_a_name)
         walk = Walk(READABLE, names_only=True)
         every_file = walk.everything(Sandbox(self.root), lambda path: None).files
         of_others = mentions.of(path for path in every_file if path not in searched)
