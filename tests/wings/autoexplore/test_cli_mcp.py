@@ -129,6 +129,50 @@ def test_files_are_outlined_and_read_line_by_line(repo: Path) -> None:
 
 
 @needs_mcp
+def test_a_client_can_open_what_it_is_given(repo: Path) -> None:
+    """Paths are raw, unless they cannot be sent; texts are those on the disk; remarks and limits are said."""
+    names = ("a b.$id.py", "it's; touch x.py", "gro\u0308ße.py", "\x1b[2J.py", os.fsdecode(b"latin-\xe9.py"))
+    for name in names:
+        (repo / "odd").mkdir(exist_ok=True)
+        (repo / "odd" / name).write_text("def platypus():\n    swims = True\n", encoding="utf-8")
+    table = f"export const platypus = {list(range(5000))}\n"
+    (repo / "table.ts").write_text(table, encoding="utf-8")
+    many = "".join(f"def step_{n}(first, second):\n    return first\n" for n in range(9000))
+    (repo / "many.py").write_text(many + "def numbat(): ...\n", encoding="utf-8")
+    (repo / "test_numbat.py").write_text("def test_numbat(): ...\n", encoding="utf-8")
+
+    async def conversation(client: Any) -> None:
+        paths = await located(client, "where does the platypus swim?", k=20)
+        assert set(paths) >= {f"odd/{name}" for name in names[:4]} and len(paths) == 6
+        for path in (*paths, f"./odd/{names[0]}", f"{repo}/odd/{names[0]}"):
+            for tool in ("read",) if path == "table.ts" else ("read", "outline"):
+                opened = await client.call_tool(tool, {"path": path})
+                assert not opened.is_error and "platypus" in opened.content[0].text, path
+        whole = (await client.call_tool("read", {"path": "table.ts"})).structured_content
+        assert whole == {"path": "table.ts", "start": 1, "end": 2, "lines": 2, "text": table}
+        last = (await client.call_tool("read", {"path": "many.py", "start": 18_001, "end": 18_001})).structured_content
+        assert last["text"] == "def numbat(): ..." and last["lines"] == 18_002
+        piece = (await client.call_tool("read", {"path": "many.py"})).structured_content
+        assert (piece["end"], piece["next_start"], piece["next_column"]) == (400, 401, 1)
+        assert piece["cut"] == "cut here: read on with start=401, column=1"
+        found = (await client.call_tool("locate", {"question": "numbat"})).structured_content
+        assert found["files"] == [] and found["left_out"] == {"a test": 1}
+        assert any(remark.startswith("many.py: searched only in part") for remark in found["remarks"])
+        assert any(remark.startswith("1 entry left out as tests") for remark in found["remarks"])
+        assert await located(client, "test_numbat.py") == ["test_numbat.py"]
+        outlined, start, lines = [], 1, list[str]()
+        while start:
+            part = await client.call_tool("outline", {"path": "many.py", "start": start})
+            outlined.append(part.content[0].text)
+            *definitions, end = outlined[-1].split("\n")
+            lines += definitions if "go on with start=" in end else [*definitions, end]
+            start = int(end.rpartition("=")[2].rstrip(")")) if "go on with start=" in end else 0
+        assert len(lines) == 9001 and max(map(len, outlined)) < 21_000 and lines[-1] == "18001: function numbat()"
+
+    assert "Traceback" not in ask(repo, conversation)
+
+
+@needs_mcp
 def test_answers_follow_the_repository(repo: Path) -> None:
     async def conversation(client: Any) -> None:
         (repo / "early.py").write_text("RETRIES = 1  # before the first question\n", encoding="utf-8")

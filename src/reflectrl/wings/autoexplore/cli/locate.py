@@ -142,17 +142,13 @@ class Locate:
             open_first(locator, question)
 
     def _print(self, answer: Answer) -> None:
-        for remark in answer.remarks:
+        for remark in answer.remarks if self.json else answer.notes:
             _note(remark)
         if self.json:
             print(json.dumps(_as_json(answer), indent=1))
             return
         if self.trace and answer.walked is not None:
             print(_trace(answer.walked))
-        if not answer.files:
-            _note("no file shares a word with the question")
-        elif answer.is_sure is False:
-            _note("not sure: ask in other words, or name an identifier or a file that you know")
         for rank, hit in enumerate(answer.files, 1):
             print(f"{rank:>2}  {described(hit)}")
 
@@ -224,6 +220,8 @@ def _as_json(answer: Answer) -> dict[str, Any]:
         "method": answer.method,
         "is_sure": answer.is_sure,
         "files": [asdict(hit) for hit in answer.files],
+        "remarks": list(answer.notes),
+        "left_out": dict(answer.left_out),
     }
     if answer.walked is not None:
         keys = ("action", "probability", "reflection", "output")

@@ -7,7 +7,7 @@ import json
 import re
 from typing import NamedTuple
 
-from reflectrl.wings.autoexplore.index import decoded, encoding_of
+from reflectrl.wings.autoexplore.decoding import decode
 from reflectrl.wings.autoexplore.legible import CONTENT_BYTES, WITH_ENCODED_BYTES, without_encoded
 
 LONG_LINE = 500
@@ -37,31 +37,24 @@ def bytes_to_read(path: str) -> int:
     return WITH_ENCODED_BYTES if path.endswith(".ipynb") else CONTENT_BYTES
 
 
-def contents(path: str, data: bytes, complete: bool) -> Contents:
+def contents(path: str, data: bytes, complete: bool, most: int = CONTENT_BYTES) -> Contents:
     """Return the searchable text of a file.
 
     Args:
         path: path, whose suffix tells the format.
         data: the file's bytes, or their beginning.
         complete: `data` is the whole file.
+        most: largest number of characters of the text.
     """
-    undecodable = False
-    if encoding_of(data) == "utf-8":
-        try:
-            text = data.removeprefix(codecs.BOM_UTF8).decode()
-        except UnicodeDecodeError as error:
-            undecodable = complete or error.start < len(data) - 4
-            text = data.decode("latin-1") if undecodable else decoded(data, complete)
-    else:
-        text = decoded(data, complete)
-        undecodable = "\ufffd" in text
+    text, encoding, is_exact = decode(data.removeprefix(codecs.BOM_UTF8), complete)
     if "\r" in text:
         text = text.replace("\r\n", "\n")
     if path.endswith(".ipynb"):
         text = notebook(text)
     elif _may_be_encoded(path, data):
         text = without_encoded(text)
-    return Contents(text[:CONTENT_BYTES], not complete or len(text) > CONTENT_BYTES, undecodable)
+    undecodable = encoding == "latin-1" or not is_exact
+    return Contents(text[:most], not complete or len(text) > most, undecodable)
 
 
 def _may_be_encoded(path: str, data: bytes) -> bool:

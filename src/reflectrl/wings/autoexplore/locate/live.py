@@ -29,7 +29,7 @@ from reflectrl.wings.autoexplore.locate.store import Arrays, Entry, Store, cache
 from reflectrl.wings.autoexplore.sandbox import Sandbox, Stamp
 from reflectrl.wings.autoexplore.watching import Changes, Watch
 
-FILTERS = Filters(non_ascii=False, configuration=True, nested_tests=True)
+FILTERS = Filters(outside=True, non_ascii=False, configuration=True, nested_tests=True)
 """Files that `locate` searches."""
 AT_ONCE = 4096
 """Largest number of files of a segment."""
@@ -113,6 +113,11 @@ class LiveIndex:
         """Return reason → number of entries that were left out."""
         return dict((+self._walk.left_out).most_common())
 
+    @property
+    def rule_remarks(self) -> tuple[str, ...]:
+        """Return what the user should know about the rules of git, a line each."""
+        return self._walk.remarks
+
     def refresh(self) -> None:
         """Bring the index up to date with the folder.
 
@@ -123,6 +128,8 @@ class LiveIndex:
         if sandbox.root != self.root:
             raise UserError(f"{str(self.root)!r} is a link to another folder now")
         changes = None if self._watch is None else self._watch.changes(sandbox)
+        if changes is not None:
+            changes.folders |= self._walk.stale()
         self.indexed = 0
         if changes is None or not self._walk.is_followed:
             self._compare(self._walk.everything(sandbox, self._listing.former, changes), changes or Changes())
