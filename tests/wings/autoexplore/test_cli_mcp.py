@@ -74,7 +74,9 @@ async def mistakes(client: Any) -> None:
         "config.toml",
         "net/retry.py",
     ]
-    assert "locate has no argument 'repo'; it has question, k" in await refused(client, question=QUESTION, repo="/etc")
+    assert "locate has no argument 'repo'; it has question, k, wait" in await refused(
+        client, question=QUESTION, repo="/etc"
+    )
 
 
 @needs_mcp
@@ -82,7 +84,7 @@ def test_a_client_asks_and_makes_mistakes(repo: Path) -> None:
     async def conversation(client: Any) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(tools) == {"locate", "outline", "read"}
-        assert set(tools["locate"].input_schema["properties"]) == {"question", "k"}
+        assert set(tools["locate"].input_schema["properties"]) == {"question", "k", "wait"}
         assert tools["locate"].input_schema["required"] == ["question"]
         assert all(tool.annotations.read_only_hint and not tool.annotations.open_world_hint for tool in tools.values())
         found = (await client.call_tool("locate", {"question": "how are pages loaded?", "k": None})).structured_content
@@ -102,7 +104,7 @@ def test_a_client_asks_and_makes_mistakes(repo: Path) -> None:
         await mistakes(client)
 
     said = ask(repo, conversation)
-    assert said.startswith("reflectrl: serving") and "(3 files)" in said and "found by a learned search" in said
+    assert said.startswith("reflectrl: serving") and "found by a learned search" in said
     assert said.count("\n") == 1
 
 
@@ -243,7 +245,7 @@ def test_stdout_holds_the_protocol_and_nothing_else(repo: Path) -> None:
         for message in MESSAGES:
             server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
         server.stdin.flush()
-        answers = [json.loads(server.stdout.readline()) for _ in range(2)]
+        answers = [answer for answer in map(json.loads, [server.stdout.readline() for _ in range(7)]) if answer["id"]]
         server.stdin.close()
         assert server.stdout.read() == b"" and server.wait(60) == 0
     assert [answer["id"] for answer in answers] == [1, 2] and answers[1]["result"]["structuredContent"]["files"]

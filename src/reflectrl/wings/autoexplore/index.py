@@ -232,19 +232,27 @@ class Walk:
         self._changes: Changes | None = None
         self._former_folders: dict[str, Visited] = {}
         self._touched: set[str] | None = None
+        self._noticed: Callable[[Visited], None] | None = None
         self._before: dict[str, Visited | None] = {}
         self.folders: dict[str, Visited] = {}
         self.files = self._entries = 0
         self.left_out: Counter[str] = Counter()
         self.is_followed = False
 
-    def everything(self, sandbox: Sandbox, former: Former, changes: Changes | None = None) -> Index:
+    def everything(
+        self,
+        sandbox: Sandbox,
+        former: Former,
+        changes: Changes | None = None,
+        noticed: Callable[[Visited], None] | None = None,
+    ) -> Index:
         """Walk through the whole repository.
 
         Args:
             former: as for `index`.
             changes: changes since the last walk, from the watch. A folder without changes is not even opened; without
                 `changes`, all are.
+            noticed: function that is called with each folder, while the walk goes on.
 
         Raises:
             UserError: there are more than `MOST_ENTRIES` entries.
@@ -255,8 +263,9 @@ class Walk:
         self.files = self._entries = 0
         self.left_out = Counter()
         self.is_followed = self._watch is not None
+        self._noticed = noticed
         self._visit("", None, ())
-        self._former_folders = {}
+        self._former_folders, self._noticed = {}, None
         files: dict[str, Stamp] = {}
         refused: dict[str, tuple[Stamp, str]] = {}
         for visited in self.folders.values():
@@ -275,7 +284,7 @@ class Walk:
         Raises:
             UserError: there are more than `MOST_ENTRIES` entries.
         """
-        self._sandbox, self._former, self._changes = sandbox, former, changes
+        self._sandbox, self._former, self._changes, self._noticed = sandbox, former, changes, None
         self._touched = _with_parents(changes.folders)
         self._before = {}
         self._former_folders = self.folders
@@ -353,6 +362,8 @@ class Walk:
         self._count(visited, 1)
         if self._entries > MOST_ENTRIES:
             raise UserError(f"{str(self._sandbox.root)!r} holds more than {MOST_ENTRIES:,} files; name one repository")
+        if self._noticed is not None:
+            self._noticed(visited)
 
     def _replace(self, path: str, visited: Visited) -> None:
         """Note a folder as it was before, and remove the folders below that it does not hold any more."""

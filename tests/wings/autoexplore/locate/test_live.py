@@ -123,6 +123,7 @@ def test_two_processes_at_once(repo: Path) -> None:
 def test_processes_and_one_process_give_the_same_index(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = LiveIndex(repo, cached=False)
     monkeypatch.setattr(live, "WORTH_PROCESSES", 1)
+    monkeypatch.setattr(live, "AT_ONCE", 16)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     together = LiveIndex(repo, cached=False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.index import Filters, index
+from reflectrl.wings.autoexplore.locate.behind import Behind
 from reflectrl.wings.autoexplore.locate.decision import UNSURE
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.names import shown
@@ -19,9 +20,13 @@ from reflectrl.wings.autoexplore.search import Hit, Search, check_question
 if TYPE_CHECKING:  # slow to import, and needed only with an agent
     from reflectrl.wings.autoexplore.finder import Finder
     from reflectrl.wings.autoexplore.locate.agent import Agent, Walked
+    from reflectrl.wings.autoexplore.locate.live import LiveIndex
+    from reflectrl.wings.autoexplore.locate.passages import ReadFile
     from reflectrl.wings.autoexplore.locate.reader import Reader
     from reflectrl.wings.autoexplore.repository import Repository
 
+LOOK_SECONDS = 0.1
+"""Time between two looks at an index that is being made."""
 METHODS = {
     "search": "a learned search, and a small model that reads its first files and chooses",
     "reader": "a learned search; where it is not certain enough, a language model reads its first files and chooses",
@@ -45,11 +50,13 @@ class Answer:
     """Walk of the agent; None for a search."""
     remarks: tuple[str, ...] = ()
     """Remarks on files that were not searched, or only in part: a line each."""
+    is_whole: bool = True
+    """False if files have not been searched yet, because the index is still being made."""
 
     @property
     def is_sure(self) -> bool | None:
         """Return whether the first file is likely enough to answer; None if its probability is unknown."""
-        if not self.files:
+        if not self.files or not self.is_whole:
             return False
         return None if self.files[0].probability is None else self.files[0].probability >= UNSURE
 
@@ -68,9 +75,10 @@ class Locator:
         reader: model that reads the search's first files and chooses among them; None for the search alone.
         lasting: the locator lives longer than its first question. Then it looks for changes before that one too, and
             the kernel tells the search which folders have changed (see `LiveIndex`).
+        behind: look for changes in a thread, as `begin` asks for it. Then an answer is about what is read by then.
 
     Raises:
-        UserError: the folder does not exist, cannot be read, or has no file to explore.
+        UserError: the folder does not exist, cannot be read, or has no file to explore (unless `behind`).
     """
 
     def __init__(
@@ -81,6 +89,7 @@ class Locator:
         cached: bool = True,
         lasting: bool = False,
         reader: Reader | None = None,
+        behind: bool = False,
     ) -> None:
         self.root, self._names_only, self._agent = Sandbox(root).root, names_only, agent
         self._method = "search" if reader is None else "reader"
@@ -88,11 +97,14 @@ class Locator:
         self._seen: Mapping[str, Stamp] = {}
         self._repository: Repository | None = None
         self._engine: Engine | None = None
-        if names_only or agent is not None:
-            self._open()
-        else:
-            self._engine = Engine(self.root, cached=cached, watched=lasting, reader=reader)
         self._is_fresh = not lasting
+        if not names_only and agent is None:
+            self._engine = Engine(self.root, cached=cached, watched=lasting, reader=reader, refreshed=not behind)
+        elif not behind:
+            self._open()
+        self._behind = Behind(self._open if self._engine is None else self._engine.index.refresh) if behind else None
+        if behind and self._engine is not None:
+            self._engine.index.fork()
 
     def __len__(self) -> int:
         """Return the number of files to explore, as of the last answer."""
@@ -100,8 +112,41 @@ class Locator:
             return len(self._engine.index.corpus)
         return len(self._repository or ())
 
-    def locate(self, question: str, k: int) -> Answer:
-        """Return the best `k` files of the folder in its current state.
+    def begin(self) -> int:
+        """Begin to look for changes in the folder, `behind`. Return a ticket for `is_ready`."""
+        assert self._behind is not None
+        return self._behind.ask()
+
+    def is_ready(self, ticket: int, seconds: float | None = 0.0) -> bool:
+        """Wait for so long (None: for ever), and return whether the index holds every file as it was at `begin`.
+
+        Raises:
+            UserError: the folder is missing, is a link now, or has no file to search.
+        """
+        assert self._behind is not None
+        return self._behind.is_done(ticket, seconds)
+
+    @property
+    def progress(self) -> tuple[int, int | None]:
+        """Return the number of files that can be found by now, and of all files; None if that is not known yet."""
+        if self._engine is None:
+            return 0, None
+        index = self._engine.index
+        return len(index.corpus), index.total
+
+    @property
+    def progress_line(self) -> str:
+        """Describe the progress in a few words."""
+        done, total = self.progress
+        return f"{done:,} of {total:,} files so far" if total is not None else f"{done:,} files so far"
+
+    def locate(self, question: str, k: int, is_whole: bool = True) -> Answer:
+        """Return the best `k` files of the folder in its current state; of what is read by now, if `behind`.
+
+        Args:
+            question: words to search for.
+            k: largest number of files.
+            is_whole: False if the index is still being made. The answer says so.
 
         Raises:
             UserError: the question has no word to search for, or the folder is missing or empty.
@@ -110,11 +155,15 @@ class Locator:
         with self._lock:
             if self._engine is None:
                 return self._by_walk(question, k)
-            if not self._is_fresh:
-                self._engine.index.refresh()
+            index = self._engine.index
+            if not self._is_fresh and self._behind is None:
+                index.refresh()
             self._is_fresh = False
-            hits = self._engine.search(question, k)
-            return Answer(self._method, tuple(hits), remarks=tuple(self._engine.remarks()))
+            with index.lock:
+                hits, remarks = self._engine.search(question, k), self._engine.remarks()
+                if not is_whole:
+                    remarks = [f"searched {self.progress_line}; ask again for the others", *remarks]
+            return Answer(self._method, tuple(hits), remarks=tuple(remarks), is_whole=is_whole)
 
     def text(self, path: str) -> str:
         """Return the text of a file that can be found. Outputs of notebooks and encoded data are left out.
@@ -124,8 +173,7 @@ class Locator:
         """
         with self._lock:
             if self._engine is not None:
-                self._engine.index.refresh()
-                file = self._engine.index.read(path)
+                file = self._read(self._engine.index, path)
                 text = None if file is None else file.text
             else:
                 from reflectrl.wings.autoexplore.legible import legible
@@ -134,6 +182,19 @@ class Locator:
         if text is None:
             raise UserError(f"there is no file {shown(path)} to read: name one as `locate` does")
         return text
+
+    def _read(self, index: LiveIndex, path: str) -> ReadFile | None:
+        """Read a file in its current state. An index that is still being made is waited for until it has the file."""
+        if self._behind is None:
+            index.refresh()
+            return index.read(path)
+        ticket = self._behind.ask()
+        while not self._behind.is_done(ticket, LOOK_SECONDS):
+            with index.lock:
+                if index.is_seen(path) and (file := index.read(path)) is not None:
+                    return file
+        with index.lock:
+            return index.read(path)
 
     def _by_walk(self, question: str, k: int) -> Answer:
         """Answer by names alone, or by the agent, whose environment has a search of its own."""
@@ -151,7 +212,7 @@ class Locator:
         from reflectrl.wings.autoexplore.finder import Finder
         from reflectrl.wings.autoexplore.repository import Repository
 
-        sandbox = Sandbox(self.root)
+        sandbox = Sandbox(self.root, suggests=False)
         if sandbox.root != self.root:
             raise UserError(f"{str(self.root)!r} is a link to another folder now")
         seen = index(sandbox, Filters()).files

@@ -12,11 +12,12 @@ from reflectrl.wings.autoexplore.locate.decision import FIRST, Decider, shipped_
 from reflectrl.wings.autoexplore.locate.excerpts import Excerpt, excerpt
 from reflectrl.wings.autoexplore.locate.grounds import Candidates, Tables, collect
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
-from reflectrl.wings.autoexplore.locate.live import CUT, FILTERS, UNDECODABLE, UNREADABLE, LiveIndex
+from reflectrl.wings.autoexplore.locate.live import FILTERS, LiveIndex
 from reflectrl.wings.autoexplore.locate.meaning import shipped_kin, shipped_telling, shipped_vectors
 from reflectrl.wings.autoexplore.locate.passages import ReadFile
 from reflectrl.wings.autoexplore.locate.ranker import Floats, Ranker, shipped_ranker, softmax
 from reflectrl.wings.autoexplore.locate.reader import SHARPNESS, Reader
+from reflectrl.wings.autoexplore.locate.scanning import CUT, UNDECODABLE, UNREADABLE
 from reflectrl.wings.autoexplore.search import LINE_CHARACTERS, Hit, check_question
 from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.words import spoken
@@ -35,6 +36,7 @@ class Engine:
         watched: as for `LiveIndex`.
         reader: language model that reads the first files where the decision model is not certain enough; None for none.
         decider: decision model; by default the one in the package.
+        refreshed: as for `LiveIndex`.
 
     Raises:
         UserError: the folder does not exist, cannot be read, or has no file to search.
@@ -49,8 +51,9 @@ class Engine:
         watched: bool = False,
         reader: Reader | None = None,
         decider: Decider | None = None,
+        refreshed: bool = True,
     ) -> None:
-        self.index = LiveIndex(root, filters, cached, watched)
+        self.index = LiveIndex(root, filters, cached, watched, refreshed)
         self._ranker, self._reader = ranker or shipped_ranker(), reader
         self.tables = Tables(shipped_vectors(), shipped_kin(), shipped_telling())
         self.decider = decider or shipped_decider(shipped_vectors())
