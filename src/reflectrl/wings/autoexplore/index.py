@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
-import encodings.utf_16  # noqa: F401  otherwise Python looks for it while a repository is read
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +10,7 @@ from dataclasses import dataclass, field
 
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore import gitignore
+from reflectrl.wings.autoexplore.decoding import decode
 from reflectrl.wings.autoexplore.gitignore import Rules, is_ignored
 from reflectrl.wings.autoexplore.names import joined, parent
 from reflectrl.wings.autoexplore.sandbox import (
@@ -95,33 +94,27 @@ class Filters:
 
 
 def is_text(data: bytes, complete: bool = True) -> bool:
-    """Return whether a file that begins with `data` holds text: UTF-8, or another encoding that is mostly readable.
+    """Return whether a file that begins with `data` holds text, in any encoding that leaves it mostly readable.
 
     Only the first `HEAD` bytes are examined. Pass `complete=False` if `data` is only the beginning of the file: then
     its last character may be cut.
     """
     head, complete = data[:HEAD], complete and len(data) <= HEAD
-    if encoding_of(head) == "utf-16":
-        text = decoded(head, complete)
+    text, encoding, _ = decode(head, complete, fallback="utf-8")
+    if encoding == "utf-16":
         return text.count("\ufffd") + text.count("\0") <= _UNTEXTUAL * len(text)
     if b"\0" in head:
         return False
-    strange = len(head) - len(head.translate(None, _CONTROL)) + decoded(head, complete).count("\ufffd")
+    strange = len(head) - len(head.translate(None, _CONTROL)) + text.count("\ufffd")
     return strange <= _UNTEXTUAL * len(head)
 
 
 def decoded(data: bytes, complete: bool = True) -> str:
-    """Decode bytes as UTF-8, or as UTF-16 if they begin with its mark. Invalid bytes become U+FFFD.
+    """Decode bytes (see `decode`). Those that are in no known encoding become U+FFFD.
 
     With `complete=False`, a cut last character is dropped.
     """
-    return codecs.getincrementaldecoder(encoding_of(data))("replace").decode(data, complete)
-
-
-def encoding_of(data: bytes) -> str:
-    """Return the encoding of a text by its first bytes: UTF-16 begins with a mark, everything else is UTF-8."""
-    utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return "utf-16" if utf16 and not data.startswith(codecs.BOM_UTF32_LE) else "utf-8"
+    return decode(data, complete, fallback="utf-8").text
 
 
 MOST_ENTRIES = 1_000_000

@@ -126,15 +126,22 @@ class Engine:
         named = {word for _, word in spoken(path)}
         in_path = [inquiry.forms[word] for word in candidates.words[rank] if word in named]
         file = self.index.read(path)
-        if file is None or not candidates.words[rank]:
+        if file is None or not (candidates.words[rank] or inquiry.line_in(path)):
             return Hit(path, score, words, why=_reason(in_path, "", [], words), probability=probability)
         hits = file.hits({word: inquiry.forms[word] for word in candidates.words[rank]})
         passage = candidates.best[rank]
         if passage < 0:
             passage_words = file.counts(hits)
             passage = max(passage_words, key=lambda index: len(passage_words[index]), default=0)
+        named_line = inquiry.line_in(path)
+        if named_line is not None and 1 <= named_line <= file.line(len(file.text)):
+            passage = file.passage_of(named_line)
+        else:
+            named_line = None
         start, end = file.span(passage)
         line, text, inside = _best_line(file, hits, candidates.words[rank], start, end)
+        if named_line is not None:
+            line, text = named_line, printable(file.text.split("\n")[named_line - 1])[:LINE_CHARACTERS]
         name = printable(file.names[passage])
         why = _reason(in_path, name, [inquiry.forms[word] for word in inside], words)
         return Hit(path, score, words, line, text, start, end, name, why, probability)
