@@ -44,7 +44,7 @@ class Mcp:
         if find_spec("mcp") is None:
             raise UserError(f"the MCP server needs an extra; {install('mcp')}")
         from reflectrl.wings.autoexplore.locate.answers import METHODS, Locator
-        from reflectrl.wings.autoexplore.locate.wire import Wire, handshake
+        from reflectrl.wings.autoexplore.locate.wire import Wire, about
 
         agent = agent_of(self.model, self.search)
         reader = reader_of(self.read, agent)
@@ -52,7 +52,7 @@ class Mcp:
         # A thread that waits for stdin cannot be interrupted. Of the index, what is read is saved every second.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        wire = Wire(handshake(locator.root.name))
+        wire = Wire(about(locator.root.name))
         try:
             from reflectrl.wings.autoexplore.locate.mcp import make_server  # slow
         except ImportError as error:

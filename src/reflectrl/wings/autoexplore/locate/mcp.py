@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.locate.answers import Answer, Locator
-from reflectrl.wings.autoexplore.locate.wire import Wire, handshake
+from reflectrl.wings.autoexplore.locate.wire import Wire, about
 from reflectrl.wings.autoexplore.names import shown
 from reflectrl.wings.autoexplore.outline import outline as definitions
 from reflectrl.wings.autoexplore.search import Hit, check_question
@@ -132,10 +132,10 @@ def make_server(locator: Locator) -> LocateServer:
     Args:
         locator: search in the repository, which works `behind`.
     """
-    about = handshake(locator.root.name)
+    said = about(locator.root.name)
     server = LocateServer(
-        **about["serverInfo"],
-        instructions=about["instructions"],
+        **said["serverInfo"],
+        instructions=said["instructions"],
         log_level="WARNING",
         subscriptions=False,
     )

@@ -1,6 +1,7 @@
 """Standard input and output as a transport of the Model Context Protocol, in place of the SDK's own.
 
-Importing the SDK takes most of a second, so a thread reads stdin before that, and answers `initialize`. What is no
+Importing the SDK takes most of a second, so a thread reads stdin before that, and answers the first request
+(`initialize`, or `server/discover` of a newer client) as the SDK would. What is no
 message (broken JSON, a batch) is answered by an error, where the SDK says nothing and the client would wait for ever.
 When stdin ends, every request that has arrived still gets its answer. Half of a surrogate pair, which JSON can hold and
 UTF-8 cannot, passes in both directions.
@@ -11,37 +12,79 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypedDict
 
 import reflectrl
 from reflectrl.core.types import UserError
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Versions of the protocol that begin with `initialize`. The SDK answers a client that wants another one."""
+DISCOVERED = "2026-07-28"
+"""Version of the protocol that begins with `server/discover`."""
+_META = "io.modelcontextprotocol/"
 MOST_BYTES = 16 << 20
 """Longest message."""
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 Message = dict[str, Any]
 
 
-def handshake(name: str) -> Message:
-    """Return the answer to `initialize`, without `protocolVersion`. The SDK, not imported yet, would give the same.
+class About(TypedDict):
+    """A server's words about itself, as the protocol names them."""
+
+    capabilities: Message
+    instructions: str
+    serverInfo: dict[str, str]
+
+
+def about(name: str) -> About:
+    """Return what the server for a repository says about itself.
 
     Args:
         name: name of the repository's folder.
     """
-    purpose = f"`locate` says which files of {name!r} to open for a question; `outline` and `read` open them."
     return {
         "capabilities": {
             "prompts": {"listChanged": False},
             "resources": {"listChanged": False, "subscribe": False},
             "tools": {"listChanged": False},
         },
-        "instructions": purpose,
+        "instructions": f"`locate` says which files of {name!r} to open for a question; `outline` and `read` do so.",
         "serverInfo": {"name": "reflectrl", "title": "reflectrl locate", "version": reflectrl.__version__},
     }
+
+
+def greeting(message: Message, server: About) -> Message | None:
+    """Return the result of a client's first request; None if the SDK has to answer it."""
+    params = message.get("params")
+    if message.get("jsonrpc") != "2.0" or not _is_id(message.get("id")) or not isinstance(params, dict):
+        return None
+    if message.get("method") == "initialize":
+        client, version = params.get("clientInfo"), params.get("protocolVersion")
+        is_client = isinstance(client, dict) and all(isinstance(client.get(key), str) for key in ("name", "version"))
+        is_known = isinstance(version, str) and version in VERSIONS and isinstance(params.get("capabilities"), dict)
+        return {**server, "protocolVersion": version} if is_client and is_known else None
+    meta = params.get("_meta")
+    if message.get("method") != "server/discover" or not isinstance(meta, dict):
+        return None
+    if meta.get(f"{_META}protocolVersion") != DISCOVERED or not isinstance(
+        meta.get(f"{_META}clientCapabilities"), dict
+    ):
+        return None
+    return {
+        "cacheScope": "private",
+        "capabilities": server["capabilities"],
+        "instructions": server["instructions"],
+        "resultType": "complete",
+        "supportedVersions": [DISCOVERED],
+        "ttlMs": 0,
+        "_meta": {f"{_META}serverInfo": server["serverInfo"]},
+    }
+
+
+def _is_id(request: Any) -> bool:
+    return isinstance(request, str | int) and not isinstance(request, bool)
 
 
 class Wire:
@@ -50,13 +93,13 @@ class Wire:
     While it is open, the descriptor 0 is empty, and what is printed by mistake goes to stderr.
 
     Args:
-        server: answer to `initialize`, without `protocolVersion`.
+        server: what the server says about itself.
 
     Raises:
         UserError: stdout is closed.
     """
 
-    def __init__(self, server: Mapping[str, Any]) -> None:
+    def __init__(self, server: About) -> None:
         self._server = server
         self._input, self._output = _taken(0, os.O_RDONLY), _taken(1, os.O_WRONLY)
         if self._output is None:
@@ -64,7 +107,8 @@ class Wire:
         self._messages: SimpleQueue[Message | None] = SimpleQueue()
         self._writing = threading.Lock()
         self._error: OSError | None = None
-        self._begun: str | int | None = None  # the `initialize` that is answered here
+        self._is_begun = False
+        self._greeted: str | int | None = None  # the first request, if it is answered here
         # Not awaited at the end: a read that waits for a client cannot be interrupted.
         threading.Thread(target=self._read, name="stdin", daemon=True).start()
 
@@ -87,7 +131,7 @@ class Wire:
         self._messages.put(None)
 
     def _take(self, line: bytes) -> None:
-        """Pass a message on. Answer what is none, and the first `initialize`."""
+        """Pass a message on. Answer what is none, and the first request."""
         try:
             message = json.loads(line.decode("utf-8", "replace"))
         except RecursionError:
@@ -98,10 +142,15 @@ class Wire:
             return self._refuse_batch(message)
         if not isinstance(message, dict):
             return self._refuse(None, INVALID_REQUEST, "a message is a JSON object")
-        if self._begun is None and _is_handshake(message):
-            version = message["params"]["protocolVersion"]
-            self._send({"jsonrpc": "2.0", "id": message["id"], "result": {**self._server, "protocolVersion": version}})
-            self._begun = message["id"]
+        is_request = "method" in message and "id" in message
+        if is_request and not _is_id(message["id"]):
+            return self._refuse(None, INVALID_REQUEST, "the id of a request is a text or a whole number")
+        if is_request and not self._is_begun:
+            self._is_begun = True
+            result = greeting(message, self._server)
+            if result is not None:
+                self._send({"jsonrpc": "2.0", "id": message["id"], "result": result})
+                self._greeted = message["id"]
         self._messages.put(message)
 
     def _refuse_batch(self, batch: list[Any]) -> None:
@@ -174,8 +223,8 @@ class Wire:
                 async for item in sent:
                     message = item.message
                     is_answer = isinstance(message, JSONRPCResponse | JSONRPCError)
-                    if is_answer and message.id == self._begun and self._begun in unanswered:
-                        self._begun = None  # answered already
+                    if is_answer and message.id == self._greeted and self._greeted in unanswered:
+                        self._greeted = None  # answered already
                     else:
                         data = message.model_dump(by_alias=True, exclude_unset=True)
                         await anyio.to_thread.run_sync(self._send, data)
@@ -203,21 +252,6 @@ def _taken(stream: int, mode: int) -> int | None:
     os.dup2(instead, stream)
     os.close(instead)
     return moved
-
-
-def _is_handshake(message: Message) -> bool:
-    """Return whether a message is an `initialize` as every client sends it. The SDK answers any other."""
-    params = message.get("params")
-    if message.get("method") != "initialize" or message.get("jsonrpc") != "2.0" or not isinstance(params, dict):
-        return False
-    client, version = params.get("clientInfo"), params.get("protocolVersion")
-    is_client = isinstance(client, dict) and all(isinstance(client.get(key), str) for key in ("name", "version"))
-    is_known = isinstance(version, str) and version in VERSIONS and isinstance(params.get("capabilities"), dict)
-    return is_client and is_known and _is_id(message.get("id"))
-
-
-def _is_id(request: Any) -> bool:
-    return isinstance(request, str | int) and not isinstance(request, bool)
 
 
 def _error(request: Any, code: int, said: str) -> Message:
