@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated
@@ -43,16 +44,37 @@ class Mcp:
             raise UserError(f"unknown option {option!r}{suggestion(option, OPTIONS)}")
         if find_spec("mcp") is None:
             raise UserError(f"the MCP server needs an extra; {install('mcp')}")
-        from reflectrl.wings.autoexplore.locate.answers import METHODS, Locator
-        from reflectrl.wings.autoexplore.locate.wire import Wire, about
+        # A thread that waits for stdin cannot be interrupted. Of the index, what is read is saved every second.
+        handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+        with ExitStack() as finally_:
+            for number, handler in handlers.items():
+                finally_.callback(signal.signal, number, handler)
+            self._serve(finally_)
 
+    def _serve(self, finally_: ExitStack) -> None:
+        """Serve until stdin ends.
+
+        Args:
+            finally_: stack that closes what is opened.
+        """
+        from reflectrl.wings.autoexplore.locate.answers import METHODS, Locator
+        from reflectrl.wings.autoexplore.locate.card import agent_folder
+        from reflectrl.wings.autoexplore.locate.wire import Wire, about
+        from reflectrl.wings.autoexplore.sandbox import Sandbox
+
+        said = about(Sandbox(self.repo).root.name)
+
+        def opened() -> Wire:
+            wire = Wire(said)
+            finally_.callback(wire.close)
+            return wire
+
+        loads_model = self.read or (not self.search and agent_folder(self.model) is not None)
+        wire = opened() if loads_model else None  # it greets the client while the model is loaded
         agent = agent_of(self.model, self.search)
         reader = reader_of(self.read, agent)
         locator = Locator(self.repo, agent=agent, cached=not self.no_cache, lasting=True, reader=reader, behind=True)
-        # A thread that waits for stdin cannot be interrupted. Of the index, what is read is saved every second.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        wire = Wire(about(locator.root.name))
+        wire = wire or opened()  # it has a thread, so the locator has forked before
         try:
             from reflectrl.wings.autoexplore.locate.mcp import make_server  # slow
         except ImportError as error:

@@ -112,6 +112,12 @@ class Wire:
         # Not awaited at the end: a read that waits for a client cannot be interrupted.
         threading.Thread(target=self._read, name="stdin", daemon=True).start()
 
+    def close(self) -> None:
+        """Give the standard streams back."""
+        for stream, moved in ((0, self._input), (1, self._output)):
+            if moved is not None:
+                os.dup2(moved, stream)
+
     def _read(self) -> None:
         """Read until the end of stdin, or until the client has closed the other end of stdout."""
         try:
