@@ -57,7 +57,7 @@ def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, descriptio
         raise
 
 
-def _texts_last(words: list[str], flags: set[str]) -> list[str]:
+def _texts_last(words: Sequence[str], flags: set[str]) -> Sequence[str]:
     """Return the words with all texts at the end, behind a "--", if one begins with a dash.
 
     A text is what follows a lone "--", or begins with a dash and is quoted: "-k: where is it read?"

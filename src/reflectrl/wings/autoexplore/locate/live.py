@@ -44,6 +44,8 @@ MOST_IN_PLACE = 1000
 """Largest number of files that are removed from an existing corpus; with more, a new one is made."""
 KEPT_FILES = 512
 """Number of files whose text is kept between questions."""
+LOOK_SECONDS = 0.3
+"""Time for a look at the size of a folder."""
 SAVE_SECONDS = 1.0
 """Time between two writes of the cache during a refresh."""
 
@@ -114,7 +116,7 @@ class LiveIndex:
 
     def _is_large(self) -> bool:
         """Return whether the folder holds many files that the index does not know. Looks at names only."""
-        unknown, folders = 0, [""]
+        unknown, folders, deadline = 0, [""], time.monotonic() + LOOK_SECONDS
         for folder in folders:
             for name, kind in self._sandbox.listed(folder):
                 path = joined(folder, name)
@@ -125,6 +127,8 @@ class LiveIndex:
                 unknown += kind == "file" and path not in self._listing.entries
             if unknown >= WORTH_PROCESSES:
                 return True
+            if time.monotonic() > deadline:  # a client waits for its greeting
+                break
         return False
 
     def refresh(self) -> None:

@@ -167,12 +167,13 @@ class Scanner:
         """Yield what the forks have sent, after waiting for the first for so long; None waits for ever."""
         from multiprocessing.connection import wait
 
-        for connection in wait(list(self._running), seconds):
-            task = self._running.pop(connection)  # type: ignore[arg-type, call-overload]
+        ready = wait(list(self._running), seconds)
+        for connection in [each for each in self._running if each in ready]:
+            task = self._running.pop(connection)
             try:
-                scanned = connection.recv()  # type: ignore[union-attr]
+                scanned: Scanned = connection.recv()
             except (OSError, EOFError):
-                self._lose(connection, task)  # type: ignore[arg-type]
+                self._lose(connection, task)
                 continue
             self._hand_out()
             yield scanned
