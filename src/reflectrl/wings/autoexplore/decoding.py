@@ -14,11 +14,7 @@ from typing import NamedTuple
 
 HEAD = 1024
 """Number of bytes in which a declaration is looked for, as browsers do."""
-_MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _DECLARED = re.compile(
     # In the first two lines, as Python (PEP 263), Emacs and Vim do.
     rb"\A(?:[^\n]*\n)?[ \t\f]*[#;%/*\"'<-][^\n]*?coding[:=][ \t]*([\w.-]+)"
@@ -40,7 +36,7 @@ _SUPERSETS = {
     "koi8_u": "koi8-u",
     "cp866": "cp866 ibm866",
     "cp874": "tis-620 windows-874 cp874 iso-8859-11",
-    "latin-1": "latin-1 latin1 iso-8859-1 iso8859-1",
+    "iso8859_1": "latin-1 latin1 iso-8859-1 iso8859-1",
     **{f"cp125{n}": f"windows-125{n} cp125{n}" for n in range(9)},
     **{f"iso8859_{n}": f"iso-8859-{n} iso8859-{n}" for n in (*range(2, 11), *range(13, 17))},
 }
@@ -57,14 +53,15 @@ class Decoded(NamedTuple):
     """Text of a file.
 
     Attributes:
-        text: text, without a byte order mark.
-        encoding: name of a codec of Python.
-        is_valid: False if the file is in no encoding that can be known. Then it is read in the fallback.
+        text: text, including a byte order mark of UTF-8.
+        encoding: name of a codec of Python. "latin-1" stands for bytes in no encoding that is known here; a declared
+            Latin-1 is "iso8859_1".
+        is_exact: False if some bytes were replaced by U+FFFD.
     """
 
     text: str
     encoding: str
-    is_valid: bool = True
+    is_exact: bool = True
 
 
 def decode(data: bytes, complete: bool = True, fallback: str = "latin-1") -> Decoded:
@@ -76,18 +73,15 @@ def decode(data: bytes, complete: bool = True, fallback: str = "latin-1") -> Dec
         fallback: encoding for bytes that are neither UTF-8 nor in a declared encoding. What it does not know becomes
             U+FFFD.
     """
-    for mark, encoding in _MARKS:
-        # The mark of UTF-32, whose files are taken for binary here as by git, begins with that of UTF-16.
-        if data.startswith(mark) and not data.startswith(codecs.BOM_UTF32_LE):
-            text = _strictly(data, encoding, complete)
-            if text is not None:
-                return Decoded(text, encoding)
-            broken = fallback if encoding == "utf-8-sig" else encoding
-            return Decoded(_replacing(data.removeprefix(codecs.BOM_UTF8), broken, complete), broken, False)
+    # The mark of UTF-32, whose files are taken for binary here as by git, begins with that of UTF-16.
+    if data.startswith(_UTF_16) and not data.startswith(codecs.BOM_UTF32_LE):
+        text = _strictly(data, "utf-16", complete)
+        return Decoded(text, "utf-16") if text is not None else _replacing(data, "utf-16", complete)
     text = _strictly(data, "utf-8", complete)
-    if text is not None and (text.isascii() and b"\x1b" not in data):
+    is_marked = data.startswith(codecs.BOM_UTF8)
+    if text is not None and (is_marked or (text.isascii() and b"\x1b" not in data)):
         return Decoded(text, "utf-8")
-    declared = declared_encoding(data)
+    declared = None if is_marked else declared_encoding(data)
     # Few characters of two bytes in an East Asian encoding may be valid UTF-8 by chance, but no longer text is.
     by_chance = declared in _IN_ASCII or (declared in _EAST_ASIAN and _LONG.search(data) is None)
     if text is not None and not by_chance:
@@ -96,7 +90,7 @@ def decode(data: bytes, complete: bool = True, fallback: str = "latin-1") -> Dec
         return Decoded(in_declared, declared)
     if text is not None:
         return Decoded(text, "utf-8")
-    return Decoded(_replacing(data, fallback, complete), fallback, False)
+    return _replacing(data, fallback, complete)
 
 
 def declared_encoding(data: bytes) -> str | None:
@@ -117,5 +111,6 @@ def _strictly(data: bytes, encoding: str, complete: bool) -> str | None:
         return None
 
 
-def _replacing(data: bytes, encoding: str, complete: bool) -> str:
-    return codecs.getincrementaldecoder(encoding)("replace").decode(data, complete)
+def _replacing(data: bytes, encoding: str, complete: bool) -> Decoded:
+    text = codecs.getincrementaldecoder(encoding)("replace").decode(data, complete)
+    return Decoded(text, encoding, encoding == "latin-1")

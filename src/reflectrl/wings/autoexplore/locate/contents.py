@@ -47,14 +47,18 @@ def contents(path: str, data: bytes, complete: bool) -> Contents:
         complete: `data` is the whole file.
     """
     decoded = decode(data, complete)
-    text = composed(decoded.text)
+    text = composed(decoded.text.removeprefix("\ufeff"))
     if "\r" in text:
         text = text.replace("\r\n", "\n")
     if path.endswith(".ipynb"):
         text = notebook(text)
     elif _may_be_encoded(path, data):
         text = without_encoded(text)
-    return Contents(text[:CONTENT_BYTES], not complete or len(text) > CONTENT_BYTES, not decoded.is_valid)
+    return Contents(
+        text[:CONTENT_BYTES],
+        not complete or len(text) > CONTENT_BYTES,
+        decoded.encoding == "latin-1" or not decoded.is_exact,
+    )
 
 
 def _may_be_encoded(path: str, data: bytes) -> bool:
