@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
-import encodings.utf_16  # noqa: F401  otherwise Python looks for it while a repository is read
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +17,7 @@ from reflectrl.wings.autoexplore.checkouts import (
     is_other_worktree,
     own_checkout,
 )
+from reflectrl.wings.autoexplore.decoding import decode
 from reflectrl.wings.autoexplore.gitignore import rules_of
 from reflectrl.wings.autoexplore.names import joined, parent
 from reflectrl.wings.autoexplore.sandbox import (
@@ -109,33 +108,27 @@ class Filters:
 
 
 def is_text(data: bytes, complete: bool = True) -> bool:
-    """Return whether a file that begins with `data` holds text: UTF-8, or another encoding that is mostly readable.
+    """Return whether a file that begins with `data` holds text, in any encoding that leaves it mostly readable.
 
     Only the first `HEAD` bytes are examined. Pass `complete=False` if `data` is only the beginning of the file: then
     its last character may be cut.
     """
     head, complete = data[:HEAD], complete and len(data) <= HEAD
-    if encoding_of(head) == "utf-16":
-        text = decoded(head, complete)
+    text, encoding, _ = decode(head, complete, fallback="utf-8")
+    if encoding == "utf-16":
         return text.count("\ufffd") + text.count("\0") <= _UNTEXTUAL * len(text)
     if b"\0" in head:
         return False
-    strange = len(head) - len(head.translate(None, _CONTROL)) + decoded(head, complete).count("\ufffd")
+    strange = len(head) - len(head.translate(None, _CONTROL)) + text.count("\ufffd")
     return strange <= _UNTEXTUAL * len(head)
 
 
 def decoded(data: bytes, complete: bool = True) -> str:
-    """Decode bytes as UTF-8, or as UTF-16 if they begin with its mark. Invalid bytes become U+FFFD.
+    """Decode bytes (see `decode`). Those that are in no known encoding become U+FFFD.
 
     With `complete=False`, a cut last character is dropped.
     """
-    return codecs.getincrementaldecoder(encoding_of(data))("replace").decode(data, complete)
-
-
-def encoding_of(data: bytes) -> str:
-    """Return the encoding of a text by its first bytes: UTF-16 begins with a mark, everything else is UTF-8."""
-    utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return "utf-16" if utf16 and not data.startswith(codecs.BOM_UTF32_LE) else "utf-8"
+    return decode(data, complete, fallback="utf-8").text
 
 
 MOST_ENTRIES = 1_000_000
@@ -251,19 +244,27 @@ class Walk:
         self._changes: Changes | None = None
         self._former_folders: dict[str, Visited] = {}
         self._touched: set[str] | None = None
+        self._noticed: Callable[[Visited], None] | None = None
         self._before: dict[str, Visited | None] = {}
         self.folders: dict[str, Visited] = {}
         self.files = self._entries = 0
         self.left_out: Counter[str] = Counter()
         self.is_followed = False
 
-    def everything(self, sandbox: Sandbox, former: Former, changes: Changes | None = None) -> Index:
+    def everything(
+        self,
+        sandbox: Sandbox,
+        former: Former,
+        changes: Changes | None = None,
+        noticed: Callable[[Visited], None] | None = None,
+    ) -> Index:
         """Walk through the whole repository.
 
         Args:
             former: as for `index`.
             changes: changes since the last walk, from the watch. A folder without changes is not even opened; without
                 `changes`, all are.
+            noticed: function that is called with each folder, while the walk goes on.
 
         Raises:
             UserError: there are more than `MOST_ENTRIES` entries.
@@ -274,8 +275,9 @@ class Walk:
         self.files = self._entries = 0
         self.left_out = Counter()
         self.is_followed = self._watch is not None
+        self._noticed = noticed
         self._visit("", None, self._scope_around())
-        self._former_folders = {}
+        self._former_folders, self._noticed = {}, None
         files: dict[str, Stamp] = {}
         refused: dict[str, tuple[Stamp, str]] = {}
         for visited in self.folders.values():
@@ -294,7 +296,7 @@ class Walk:
         Raises:
             UserError: there are more than `MOST_ENTRIES` entries.
         """
-        self._sandbox, self._former, self._changes = sandbox, former, changes
+        self._sandbox, self._former, self._changes, self._noticed = sandbox, former, changes, None
         self._touched = _with_parents(changes.folders)
         self._before = {}
         self._former_folders = self.folders
@@ -414,6 +416,8 @@ class Walk:
         self._count(visited, 1)
         if self._entries > MOST_ENTRIES:
             raise UserError(f"{str(self._sandbox.root)!r} holds more than {MOST_ENTRIES:,} files; name one repository")
+        if self._noticed is not None:
+            self._noticed(visited)
 
     def _replace(self, path: str, visited: Visited) -> None:
         """Note a folder as it was before, and remove the folders below that it does not hold any more."""

@@ -8,18 +8,21 @@ Needs the extra `mcp` (the official SDK, version 2).
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
+import anyio
 from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
-import reflectrl
 from reflectrl.core.types import UserError
-from reflectrl.wings.autoexplore.locate.answers import Locator
+from reflectrl.wings.autoexplore.locate.answers import Answer, Locator
 from reflectrl.wings.autoexplore.locate.originals import MOST_CHARACTERS as MOST_PASSAGE
 from reflectrl.wings.autoexplore.locate.originals import MOST_LINES, OUTLINED_CHARACTERS, Outline, Passage
+from reflectrl.wings.autoexplore.locate.wire import Wire, about
 from reflectrl.wings.autoexplore.names import shown
 from reflectrl.wings.autoexplore.search import Hit
 
@@ -28,6 +31,10 @@ MOST_CHARACTERS = 4000
 """Longest question."""
 OUTLINE_CHARACTERS = 20_000
 """Largest number of characters that one call of `outline` returns. Assistants refuse answers of about 100,000."""
+PATIENCE = 1.0
+"""Time for which a question waits for an index that is being made. Then it is answered from what is there."""
+PROGRESS_SECONDS = 0.25
+"""Time between two reports of progress."""
 WORDS_SHOWN = 8
 """Number of words in a file's reason."""
 _LOCATE = (
@@ -93,6 +100,9 @@ Count = Annotated[
     int | None, Field(description="Largest number of files.", json_schema_extra={"minimum": 1, "maximum": MOST_FILES})
 ]
 Path = Annotated[str, Field(description="Path of a file, relative to the repository's root, as `locate` returns it.")]
+Wait = Annotated[
+    bool, Field(description="Wait until a new or changed repository is read entirely, instead of asking again.")
+]
 Start = Annotated[int | None, Field(description="First line, from 1.")]
 End = Annotated[int | None, Field(description=f"Last line; by default {MOST_LINES} lines are returned.")]
 Column = Annotated[int | None, Field(description="First character of the first line, from 1; for very long lines.")]
@@ -105,38 +115,59 @@ class LocateServer(MCPServer):
         """Call a tool.
 
         Raises:
-            ToolError: the tool has no such argument, or fails.
+            ToolError: the tool has no such argument, an argument is wrong, or the tool fails.
         """
         for tool in await self.list_tools():
             unknown = sorted(set(arguments) - set(tool.input_schema.get("properties", {})))
             if tool.name == name and unknown:
                 valid_names = ", ".join(tool.input_schema.get("properties", {}))
                 raise ToolError(f"{name} has no argument {unknown[0]!r}; it has {valid_names}")
-        return await super().call_tool(name, arguments, *rest, **more)
+        try:
+            return await super().call_tool(name, arguments, *rest, **more)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            wrong = [f"{at['loc'][0]}: {at['msg'].lower()}" for at in error.__cause__.errors(include_url=False)]
+            raise ToolError(f"{name}: {'; '.join(wrong)}") from None
+
+    async def serve(self, wire: Wire) -> None:
+        """Serve until stdin ends.
+
+        Raises:
+            BrokenPipeError: the client has closed the other end of stdout. It may come in an exception group.
+        """
+        server = self._lowlevel_server
+
+        async def run(received: Any, sent: Any) -> None:
+            await server.run(received, sent, server.create_initialization_options())
+
+        await wire.serve(run)
 
 
-def make_server(locator: Locator) -> MCPServer:
-    """Make a server with the tools `locate`, `outline` and `read`."""
+def make_server(locator: Locator) -> LocateServer:
+    """Make a server with the tools `locate`, `outline` and `read`.
+
+    Args:
+        locator: search in the repository, which works `behind`.
+    """
+    said = about(locator.root.name)
     server = LocateServer(
-        "reflectrl",
-        title="reflectrl locate",
-        version=reflectrl.__version__,
-        instructions=f"`locate` says which files of {locator.root.name!r} to open for a question; `outline` and `read` "
-        "open them.",
+        **said["serverInfo"],
+        instructions=said["instructions"],
         log_level="WARNING",
         subscriptions=False,
     )
     hints = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
     @server.tool(title="Locate files", description=_LOCATE, annotations=hints)
-    def locate(question: Question, k: Count = 5) -> Found:
+    async def locate(question: Question, context: Context, k: Count = 5, wait: Wait = False) -> Found:
         most = 5 if k is None else k
         try:
             if not 1 <= most <= MOST_FILES:
                 raise UserError(f"k is {k}; it must be from 1 to {MOST_FILES}")
             if len(question) > MOST_CHARACTERS:
                 raise UserError(f"the question has {len(question):,} characters; ask in at most {MOST_CHARACTERS:,}")
-            answer = locator.locate(question, most)
+            answer = await _answer(locator, question, most, wait, context)
         except UserError as error:
             raise ToolError(str(error)) from None
         return Found(
@@ -164,6 +195,26 @@ def make_server(locator: Locator) -> MCPServer:
         return _to_lines(passage)
 
     return server
+
+
+async def _answer(locator: Locator, question: str, k: int, wait: bool, context: Context) -> Answer:
+    """Answer a question about the files as they are now. Report progress while the index is being made.
+
+    Args:
+        wait: wait until the index is made. Otherwise, answer from what is there after `PATIENCE`.
+    """
+    await anyio.to_thread.run_sync(locator.check, question)
+    ticket, deadline, reported = locator.begin(), time.monotonic() + PATIENCE, 0
+    is_whole = await anyio.to_thread.run_sync(locator.is_ready, ticket, PROGRESS_SECONDS, abandon_on_cancel=True)
+    while not is_whole:
+        done, total = locator.progress
+        if done > reported:  # a report must be larger than the one before
+            await context.report_progress(done, total, f"read {locator.progress_line}")
+            reported = done
+        if done and not wait and time.monotonic() > deadline:
+            break
+        is_whole = await anyio.to_thread.run_sync(locator.is_ready, ticket, PROGRESS_SECONDS, abandon_on_cancel=True)
+    return await anyio.to_thread.run_sync(locator.locate, question, k, is_whole)
 
 
 def _outlined(outlined: Outline, start: int) -> str:

@@ -178,7 +178,7 @@ class Originals:
         if mentions.names_path or not may_be_left_out:
             return Named(of_search, [], mentions.names_path, mentions.is_a_name)
         walk = Walk(READABLE, names_only=True)
-        every_file = walk.everything(Sandbox(self.root), lambda path: None).files
+        every_file = walk.everything(Sandbox(self.root, suggests=False), lambda path: None).files
         of_others = mentions.of(path for path in every_file if path not in searched)
         readable = list(islice(filter(self._is_readable, of_others), MOST_NAMED))
         return Named([] if mentions.names_path else of_search, readable, mentions.names_path, mentions.is_a_name)
@@ -208,7 +208,7 @@ class Originals:
         """Return a value that changes whenever a file changes."""
         folder, _, name = path.rpartition("/")
         try:
-            with Sandbox(self.root).folder(folder) as descriptor:
+            with Sandbox(self.root, suggests=False).folder(folder) as descriptor:
                 status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
         except OSError as error:
             raise UserError(f"{shown(path)} cannot be read: {why(error)}") from None
@@ -222,7 +222,7 @@ class Originals:
         """
         path = self._resolved(path)
         try:
-            data, stamp = Sandbox(self.root).read(path, limit)
+            data, stamp = Sandbox(self.root, suggests=False).read(path, limit)
         except OSError as error:
             raise UserError(f"{shown(path)} cannot be read: {why(error)}") from None
         if not is_text(data, len(data) == stamp.size):
@@ -235,7 +235,7 @@ class Originals:
         Raises:
             UserError: there is no such file, or it is left out. The message says why.
         """
-        sandbox = Sandbox(self.root)
+        sandbox = Sandbox(self.root, suggests=False)
         if sandbox.root != self.root:
             raise UserError(f"{str(self.root)!r} is a link to another folder now")
         reason = ""
