@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 # What `reflectrl locate` needs of the dependencies in pyproject.toml: no torch, nothing of a developer's.
-LIGHT := gymnasium jinja2 numpy pathspec rich safetensors tokenizers tyro
+LIGHT := gymnasium jinja2 numpy rich safetensors tokenizers tyro
 
 .PHONY: help setup locate demo test lint check docs site clean
 

@@ -40,6 +40,7 @@ def main(words: Sequence[str] | None = None) -> int:
     traceback.
     """
     sys.excepthook = print_traceback
+    _open_missing_streams()
     if words is None:
         leave_current_folder()
     words = sys.argv[1:] if words is None else list(words)
@@ -84,6 +85,14 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"reflectrl: {printable_line(' '.join(no_room(error).split()))}", file=sys.stderr)
             return 2
     return 0
+
+
+def _open_missing_streams() -> None:
+    """Open standard streams that were closed when Python started, as empty files. Libraries expect all three."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number, so usually that of the stream
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))
 
 
 def no_room(error: OSError) -> str:

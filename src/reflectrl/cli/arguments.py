@@ -49,14 +49,40 @@ def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, descriptio
     kind = verbs[verb]
     if hasattr(kind, "narrowed"):
         kind = kind.narrowed(rest)
-    names = [field.name for field in dataclasses.fields(kind)]
-    own, settings = _separate(rest, {"--help", *(f"--{name.rstrip('_').replace('_', '-')}" for name in names)})
+    options = {f"--{field.name.rstrip('_').replace('_', '-')}": field.type for field in dataclasses.fields(kind)}
+    flags = {"--help", *(option for option, type_ in options.items() if type_ in (bool, "bool"))}
+    own, settings = _separate(_texts_last(rest, flags), {"--help", *options})
     try:
         return _tyro(kind, own, f"{prog} {verb}"), settings
     except SystemExit:
         if hasattr(kind, "after_help"):
             print(f"\n{kind.after_help()}")
         raise
+
+
+def _texts_last(words: Sequence[str], flags: set[str]) -> Sequence[str]:
+    """Return the words with all texts at the end, behind a "--", if one begins with a dash.
+
+    A text is what follows a lone "--", or begins with a dash and is quoted: "-k: where is it read?"
+
+    Args:
+        words: words after the verb.
+        flags: options without a value.
+    """
+    texts, options, rest, begins_with_dash = list[str](), list[str](), list(words), False
+    while rest:
+        word = rest.pop(0)
+        option, equals, _ = word.partition("=")
+        if word == "--":
+            texts, rest, begins_with_dash = [*texts, *rest], [], True
+        elif not word.startswith("-") or any(map(str.isspace, option)):
+            texts.append(word)
+            begins_with_dash |= word.startswith("-")
+        else:
+            options.append(word)
+            if not equals and option.replace("_", "-") not in flags and rest and not rest[0].startswith("--"):
+                options.append(rest.pop(0))
+    return [*options, "--", *texts] if begins_with_dash else words
 
 
 def _separate(words: Sequence[str], options: set[str]) -> tuple[list[str], list[str]]:
@@ -67,6 +93,8 @@ def _separate(words: Sequence[str], options: set[str]) -> tuple[list[str], list[
     while rest:
         word = rest.pop(0)
         option, equals, _ = word.partition("=")
+        if word == "--":
+            return [*own, word, *rest], settings
         if not word.startswith("--") or option.replace("_", "-") in options:
             own.append(word)
             continue

@@ -196,6 +196,58 @@ def test_other_mistakes(words: list[str], about: str, capsys: Any) -> None:
     assert about in refusal(capsys, *words)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--", "--retries: where?"],
+        ["--retries: where?"],
+        ["-k retries"],
+        ["--json", "--", "-retries"],
+        ["retries", "- where?", "--json"],
+        ["--retries = 3 where?", "-k", "1"],
+    ],
+)
+def test_a_question_may_begin_with_a_dash(repo: Path, capsys: Any, words: list[str]) -> None:
+    assert main(["locate", "--repo", str(repo), *words]) == 0
+    assert "retries" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["net/retry.py:2", "retry.py:2: error", 'File "net/retry.py", line 2, in f', "net/retry.py#L2", "retry.py(2)"],
+)
+def test_a_line_that_is_named_is_the_line(repo: Path, capsys: Any, question: str) -> None:
+    (repo / "net" / "retry.py").write_text("# retry\n\nretry = 3\n".replace("\n\n", "\nmost = 2\n"), encoding="utf-8")
+    assert main(["locate", question, "--json", "--repo", str(repo)]) == 0
+    first = json.loads(capsys.readouterr().out)["files"][0]
+    assert (first["path"], first["line"], first["text"]) == ("net/retry.py", 2, "most = 2")
+    assert first["start"] <= 2 <= first["end"]
+
+
+def test_a_line_that_is_not_there_is_ignored(repo: Path, capsys: Any) -> None:
+    assert main(["locate", "net/retry.py:900", "--json", "--repo", str(repo)]) == 0
+    assert json.loads(capsys.readouterr().out)["files"][0]["line"] in (1, 2)
+
+
+@pytest.mark.parametrize("closed", ["<&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(repo: Path, closed: str) -> None:
+    command = f'exec "$0" -m reflectrl locate retries --repo "$1" {closed}'
+    done = subprocess.run(["sh", "-c", command, sys.executable, str(repo)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert ("retry.py" in done.stdout) == (">&-" not in closed.replace("2>&-", ""))
+
+
+def test_indexes_are_listed_and_cleared(repo: Path, capsys: Any) -> None:
+    assert main(["locate", QUESTION, "--repo", str(repo)]) == 0
+    capsys.readouterr()
+    assert main(["locate", "--cache", "list"]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("\n") == 1 and str(repo) in out and "1 indexes" in err
+    assert main(["locate", "--cache", "clear"]) == 0 and "removed 1 indexes" in capsys.readouterr().err
+    assert main(["locate", "--cache", "list"]) == 0 and capsys.readouterr().out == ""
+    assert main(["locate", "--cache", "shred"]) == 2
+
+
 def test_two_thousand_words(repo: Path, capsys: Any) -> None:
     question = " ".join(f"word{i}" for i in range(1_999)) + " retries"
     assert main(["locate", question, "--repo", str(repo)]) == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
-import encodings.utf_16  # noqa: F401  otherwise Python looks for it while a repository is read
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +10,15 @@ from dataclasses import dataclass, field
 
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore import gitignore
-from reflectrl.wings.autoexplore.gitignore import Rules, is_ignored
+from reflectrl.wings.autoexplore.checkouts import (
+    Checkout,
+    Scope,
+    enclosing_checkout,
+    is_other_worktree,
+    own_checkout,
+)
+from reflectrl.wings.autoexplore.decoding import decode
+from reflectrl.wings.autoexplore.gitignore import rules_of
 from reflectrl.wings.autoexplore.names import joined, parent
 from reflectrl.wings.autoexplore.sandbox import (
     Kind,
@@ -26,11 +32,15 @@ from reflectrl.wings.autoexplore.sandbox import (
 )
 from reflectrl.wings.autoexplore.watching import Changes, Watch
 
+A_TEST = "a test"
+"""Reason for leaving out a test."""
+OTHER_CHECKOUT = "another checkout of the repository"
+TOO_MANY_RULES = "under more rules of git than can be applied"
 HEAD = 8192
 """Number of bytes from which a file is judged to be text or binary. Git reads about as many."""
 _UNTEXTUAL = 0.3
 """Share of control characters and undecodable bytes above which a file is binary even without a null byte."""
-_TEST_FOLDER = re.compile(r"tests?|__tests__", re.IGNORECASE)
+_TEST_FOLDER = re.compile(r"tests?|__tests?__", re.IGNORECASE)
 _TEST_FILE = re.compile(r"test_.*|(tests?|conftest)\.\w+|.*[._-](test|spec)s?\.\w+", re.IGNORECASE)
 _CONFIGURATION = re.compile(
     r"\.(?:github|gitlab|circleci|husky|devcontainer|storybook|changeset|buildkite|config|vscode)|"
@@ -51,7 +61,10 @@ class Filters:
     """Filters of files to leave out. Links, devices, pipes, sockets and `.git` are always left out."""
 
     ignored: bool = True
-    """Leave out files that the repository's .gitignore files name. Rules from outside the repository do not count."""
+    """Leave out files that git would not list, because .gitignore files or `.git/info/exclude` name them (unless they
+    are tracked), and further checkouts of the same repository."""
+    outside: bool = False
+    """Also apply git's rules from outside the folder: of the repository around it, and of the user's configuration."""
     hidden: bool = True
     """Leave out names that begin with a dot."""
     tests: bool = True
@@ -82,7 +95,7 @@ class Filters:
         if self.nested_tests and is_folder and folder and name == "test":
             return None
         if self.tests and (_TEST_FOLDER if is_folder else _TEST_FILE).fullmatch(name):
-            return "a test"
+            return A_TEST
         return None
 
     def of_content(self, head: bytes, size: int) -> str | None:
@@ -95,33 +108,27 @@ class Filters:
 
 
 def is_text(data: bytes, complete: bool = True) -> bool:
-    """Return whether a file that begins with `data` holds text: UTF-8, or another encoding that is mostly readable.
+    """Return whether a file that begins with `data` holds text, in any encoding that leaves it mostly readable.
 
     Only the first `HEAD` bytes are examined. Pass `complete=False` if `data` is only the beginning of the file: then
     its last character may be cut.
     """
     head, complete = data[:HEAD], complete and len(data) <= HEAD
-    if encoding_of(head) == "utf-16":
-        text = decoded(head, complete)
+    text, encoding, _ = decode(head, complete, fallback="utf-8")
+    if encoding == "utf-16":
         return text.count("\ufffd") + text.count("\0") <= _UNTEXTUAL * len(text)
     if b"\0" in head:
         return False
-    strange = len(head) - len(head.translate(None, _CONTROL)) + decoded(head, complete).count("\ufffd")
+    strange = len(head) - len(head.translate(None, _CONTROL)) + text.count("\ufffd")
     return strange <= _UNTEXTUAL * len(head)
 
 
 def decoded(data: bytes, complete: bool = True) -> str:
-    """Decode bytes as UTF-8, or as UTF-16 if they begin with its mark. Invalid bytes become U+FFFD.
+    """Decode bytes (see `decode`). Those that are in no known encoding become U+FFFD.
 
     With `complete=False`, a cut last character is dropped.
     """
-    return codecs.getincrementaldecoder(encoding_of(data))("replace").decode(data, complete)
-
-
-def encoding_of(data: bytes) -> str:
-    """Return the encoding of a text by its first bytes: UTF-16 begins with a mark, everything else is UTF-8."""
-    utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return "utf-16" if utf16 and not data.startswith(codecs.BOM_UTF32_LE) else "utf-8"
+    return decode(data, complete, fallback="utf-8").text
 
 
 MOST_ENTRIES = 1_000_000
@@ -148,18 +155,20 @@ class Listing:
 
     Attributes:
         version: `sandbox.version_of` the folder when it was listed.
-        outer: rules of the folders above.
-        rules: rules that apply in the folder: those above, and those of its own .gitignore.
+        outer: rules of git in the folder above.
+        scope: rules of git that apply in the folder.
         ignore_file: contents of its .gitignore; None without one.
+        has_git: it holds an entry ".git".
         files, folders: names.
         left_out: reason → number of entries that were left out because of their names.
         entries: number of all entries.
     """
 
     version: tuple[int, int] | None
-    outer: tuple[Rules, ...]
-    rules: tuple[Rules, ...]
+    outer: Scope
+    scope: Scope
     ignore_file: bytes | None
+    has_git: bool
     files: tuple[str, ...]
     folders: tuple[str, ...]
     left_out: Mapping[str, int]
@@ -219,6 +228,7 @@ class Walk:
     Args:
         filters: files to leave out.
         watch: watch that is to follow the folders.
+        names_only: open no file. Then nothing is left out because of its contents, and stamps are empty.
 
     Attributes:
         folders: path → folder.
@@ -227,24 +237,34 @@ class Walk:
         is_followed: the kernel reports every change, so that a walk without reports would have the same result.
     """
 
-    def __init__(self, filters: Filters, watch: Watch | None = None) -> None:
-        self._filters, self._watch = filters, watch
+    def __init__(self, filters: Filters, watch: Watch | None = None, names_only: bool = False) -> None:
+        self._filters, self._watch, self._names_only = filters, watch, names_only
+        self._around = Checkout()
+        self._checkouts: dict[str, Checkout] = {}
         self._changes: Changes | None = None
         self._former_folders: dict[str, Visited] = {}
         self._touched: set[str] | None = None
+        self._noticed: Callable[[Visited], None] | None = None
         self._before: dict[str, Visited | None] = {}
         self.folders: dict[str, Visited] = {}
         self.files = self._entries = 0
         self.left_out: Counter[str] = Counter()
         self.is_followed = False
 
-    def everything(self, sandbox: Sandbox, former: Former, changes: Changes | None = None) -> Index:
+    def everything(
+        self,
+        sandbox: Sandbox,
+        former: Former,
+        changes: Changes | None = None,
+        noticed: Callable[[Visited], None] | None = None,
+    ) -> Index:
         """Walk through the whole repository.
 
         Args:
             former: as for `index`.
             changes: changes since the last walk, from the watch. A folder without changes is not even opened; without
                 `changes`, all are.
+            noticed: function that is called with each folder, while the walk goes on.
 
         Raises:
             UserError: there are more than `MOST_ENTRIES` entries.
@@ -255,8 +275,9 @@ class Walk:
         self.files = self._entries = 0
         self.left_out = Counter()
         self.is_followed = self._watch is not None
-        self._visit("", None, ())
-        self._former_folders = {}
+        self._noticed = noticed
+        self._visit("", None, self._scope_around())
+        self._former_folders, self._noticed = {}, None
         files: dict[str, Stamp] = {}
         refused: dict[str, tuple[Stamp, str]] = {}
         for visited in self.folders.values():
@@ -275,21 +296,63 @@ class Walk:
         Raises:
             UserError: there are more than `MOST_ENTRIES` entries.
         """
-        self._sandbox, self._former, self._changes = sandbox, former, changes
+        self._sandbox, self._former, self._changes, self._noticed = sandbox, former, changes, None
         self._touched = _with_parents(changes.folders)
         self._before = {}
         self._former_folders = self.folders
-        self._visit("", None, ())
+        self._visit("", None, self._scope_around())
         return self._before
 
-    def _visit(self, path: str, outer: int | None, rules: tuple[Rules, ...]) -> None:
+    def stale(self) -> set[str]:
+        """Return the folders for which rules of git have changed since the last walk, where no watch reports it."""
+        stale = {path for path, checkout in self._checkouts.items() if path in self.folders and checkout.is_stale}
+        return stale | ({""} if self._around.is_stale else set())
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Return what the user should know about the rules of git, a line each."""
+        checkouts = (checkout for path, checkout in self._checkouts.items() if path in self.folders)
+        return (*self._around.remarks, *(remark for checkout in checkouts for remark in checkout.remarks))
+
+    def reason_for(self, sandbox: Sandbox, path: str) -> str | None:
+        """Return the reason for which a file is left out because of its path; None if it is kept.
+
+        Raises:
+            OSError: there is no such file, or a folder above it cannot be opened.
+        """
+        self._sandbox = sandbox
+        scope, folder = self._scope_around(), ""
+        with ExitStack() as opened:
+            descriptor = opened.enter_context(sandbox.folder(""))
+            while True:
+                children = set(entries(descriptor))
+                if self._is_other_worktree(folder, children):
+                    return OTHER_CHECKOUT
+                scope, _ = self._scope_in(descriptor, folder, scope, children)
+                if _is_partial(scope):
+                    return TOO_MANY_RULES
+                name, _, rest = path[len(folder) + 1 if folder else 0 :].partition("/")
+                kind = dict(children).get(name)
+                if kind is None or (rest and kind == "file"):
+                    raise FileNotFoundError(path)
+                reason = self._reason(folder, name, kind, scope)
+                if reason is not None:
+                    return reason
+                if not rest:
+                    if kind != "file":
+                        raise IsADirectoryError(path)
+                    return None
+                descriptor = opened.enter_context(sandbox.subfolder(descriptor, name))
+                folder = joined(folder, name)
+
+    def _visit(self, path: str, outer: int | None, scope: Scope) -> None:
         """Visit a folder, and all below it that may have changed.
 
         Args:
             outer: the open folder above; None if it is not open.
-            rules: the .gitignore rules of the folders above.
+            scope: rules of git in the folder above.
         """
-        visited = self._unchanged(path, rules)
+        visited = self._unchanged(path, scope)
         if visited is not None:
             if self._touched is None:
                 self._add(path, visited)
@@ -300,7 +363,7 @@ class Walk:
         with ExitStack() as opened:
             try:
                 descriptor = opened.enter_context(self._opened(path, outer))
-                visited = self._look(descriptor, path, rules)
+                visited = self._look(descriptor, path, scope)
             except OSError:
                 if self._touched is not None:
                     self._remove(path)
@@ -314,23 +377,23 @@ class Walk:
 
     def _visit_below(self, path: str, visited: Visited, descriptor: int | None) -> None:
         for name in visited.listing.folders:
-            self._visit(joined(path, name), descriptor, visited.listing.rules)
+            self._visit(joined(path, name), descriptor, visited.listing.scope)
 
-    def _unchanged(self, path: str, rules: tuple[Rules, ...]) -> Visited | None:
+    def _unchanged(self, path: str, scope: Scope) -> Visited | None:
         """Return a folder of the earlier walk in which nothing has changed since, as the kernel says; else None."""
         if self._watch is None or self._changes is None or path in self._changes.folders:
             return None
         visited = self._former_folders.get(path)
         if visited is None or not visited.is_certain or not self._watch.is_followed(path):
             return None
-        return visited if visited.listing.outer == rules else None
+        return visited if visited.listing.outer == scope else None
 
     def _opened(self, path: str, outer: int | None) -> AbstractContextManager[int]:
         if outer is None:
             return self._sandbox.folder(path)
         return self._sandbox.subfolder(outer, path.rpartition("/")[2])
 
-    def _look(self, descriptor: int, path: str, rules: tuple[Rules, ...]) -> Visited:
+    def _look(self, descriptor: int, path: str, scope: Scope) -> Visited:
         """List an open folder, and look at its files.
 
         Raises:
@@ -338,7 +401,7 @@ class Walk:
         """
         # First of all, so that every later change is reported.
         is_followed = self._watch is not None and self._watch.follow(descriptor, path)
-        listing = self._list(descriptor, path, rules)
+        listing = self._list(descriptor, path, scope)
         if listing.ignore_file is not None and is_followed:
             is_followed = not has_other_names(descriptor, ".gitignore")
         visited = Visited(listing, is_certain=is_followed)
@@ -353,6 +416,8 @@ class Walk:
         self._count(visited, 1)
         if self._entries > MOST_ENTRIES:
             raise UserError(f"{str(self._sandbox.root)!r} holds more than {MOST_ENTRIES:,} files; name one repository")
+        if self._noticed is not None:
+            self._noticed(visited)
 
     def _replace(self, path: str, visited: Visited) -> None:
         """Note a folder as it was before, and remove the folders below that it does not hold any more."""
@@ -382,42 +447,94 @@ class Walk:
         if visited.unreadable:
             self.left_out["unreadable"] += sign * visited.unreadable
 
-    def _list(self, descriptor: int, path: str, outer: tuple[Rules, ...]) -> Listing:
-        """Return the entries of a folder that pass the filters of names."""
+    def _list(self, descriptor: int, path: str, outer: Scope) -> Listing:
+        """Return the entries of a folder that pass the filters of names.
+
+        Args:
+            outer: rules of git in the folder above.
+        """
         visited = self._former_folders.get(path)
         former = None if visited is None else visited.listing
         version = version_of(descriptor)  # before the folder is read, so that a change meanwhile is noticed next time
         if former is not None and former.outer == outer and former.version == version is not None:
             same_rules = former.ignore_file is None or former.ignore_file == _ignore_file(descriptor)
-            if same_rules:
+            if same_rules and not former.has_git:
                 return former
         children = entries(descriptor)
-        rules, ignore_file = outer, None
-        if path and any(name == ".git" for name, _ in children):
-            rules = ()  # a submodule or another clone, in which only its own rules count
-        if self._filters.ignored and (".gitignore", "file") in children:
-            ignore_file = _ignore_file(descriptor)
-            if ignore_file is not None:
-                rules = (*rules, Rules(path, ignore_file.decode("utf-8", "surrogateescape")))
+        has_git = any(name == ".git" for name, _ in children)
+        if self._is_other_worktree(path, children):
+            return Listing(version, outer, outer, None, has_git, (), (), {OTHER_CHECKOUT: 1}, 1)
+        scope, ignore_file = self._scope_in(descriptor, path, outer, children)
+        if former is not None and former.scope == scope:
+            scope = former.scope  # the same object is compared faster, in each folder below
+        if _is_partial(scope):
+            left_out = {TOO_MANY_RULES: len(children)}
+            return Listing(version, outer, scope, ignore_file, has_git, (), (), left_out, len(children))
         names: dict[Kind, list[str]] = {"file": [], "folder": []}
-        left_out: Counter[str] = Counter()
+        reasons: Counter[str] = Counter()
         for name, kind in children:
-            reason = self._reason(path, name, kind, rules)
+            reason = self._reason(path, name, kind, scope)
             if reason is None:
                 names[kind].append(name)
             else:
-                left_out[reason] += 1
+                reasons[reason] += 1
         files, folders = tuple(names["file"]), tuple(names["folder"])
-        return Listing(version, outer, rules, ignore_file, files, folders, left_out, len(children))
+        return Listing(version, outer, scope, ignore_file, has_git, files, folders, reasons, len(children))
 
-    def _reason(self, folder: str, name: str, kind: Kind, rules: tuple[Rules, ...]) -> str | None:
+    def _scope_around(self) -> Scope:
+        """Return the rules of git from outside the root. A root that is a checkout has none, since git stops there."""
+        own = own_checkout(self._sandbox, "", (), self._filters.outside) if self._filters.ignored else None
+        is_outside = self._filters.ignored and self._filters.outside and own is None
+        self._around = enclosing_checkout(self._sandbox) if is_outside else Checkout()
+        common = self._around.common if own is None else own.common
+        self._nearby = (self._sandbox.root, *([] if common is None else [common]))
+        return self._around.scope
+
+    def _is_other_worktree(self, path: str, children: Iterable[tuple[str, Kind]]) -> bool:
+        """Return whether a folder below the root holds the same files once more, as a linked worktree."""
+        if not path or not self._filters.ignored or (".git", "file") not in children:
+            return False
+        return is_other_worktree(self._sandbox, path, self._nearby)
+
+    def _scope_in(
+        self, descriptor: int, path: str, outer: Scope, children: Iterable[tuple[str, Kind]]
+    ) -> tuple[Scope, bytes | None]:
+        """Return the rules of git that apply in an open folder, and the contents of its .gitignore or None.
+
+        Args:
+            outer: rules in the folder above.
+            children: entries of the folder.
+        """
+        self._checkouts.pop(path, None)
+        if not self._filters.ignored:
+            return outer, None
+        checkout = None
+        is_ignored = outer.is_ignored or (bool(path) and outer.excludes(path, is_folder=True))
+        # A clone in an ignored folder is ignored, unless it is a submodule.
+        may_be_checkout = not is_ignored or outer.tracked.holds(path, is_folder=False)
+        if may_be_checkout and any(name == ".git" for name, _ in children):
+            within = self._nearby if path else ()
+            checkout = own_checkout(self._sandbox, path, within, self._filters.outside)
+        if checkout is not None:
+            self._checkouts[path] = checkout
+            scope = checkout.scope  # a submodule or another clone, in which only its own rules count
+        else:
+            scope = Scope(outer.rules, outer.tracked, is_ignored)
+        if scope.is_ignored or (".gitignore", "file") not in children:
+            return scope, None
+        ignore_file = _ignore_file(descriptor)
+        if ignore_file is not None:
+            scope = Scope((*scope.rules, rules_of(path, ignore_file)), scope.tracked)
+        return scope, ignore_file
+
+    def _reason(self, folder: str, name: str, kind: Kind, scope: Scope) -> str | None:
         """Return the reason to leave out an entry because of its name or its kind; None to keep it."""
         if kind in ("link", "special"):
             return "a link" if kind == "link" else "a device, pipe or socket"
         path = joined(folder, name)
         if (reason := self._filters.of_name(name, kind == "folder", folder)) is not None:
             return reason
-        if rules and is_ignored(path + "/" * (kind == "folder"), rules):
+        if scope.ignores(path, kind == "folder"):
             return "ignored by git"
         if kind == "folder" and path.count("/") >= DEEPEST:
             return "too deep"
@@ -425,6 +542,9 @@ class Walk:
 
     def _take(self, visited: Visited, descriptor: int, path: str, name: str) -> None:
         """Add a file to a folder, or note why it is left out."""
+        if self._names_only:
+            visited.files[path] = Stamp(0, 0, False)
+            return
         try:
             former = self._former(path)
             is_written = self._changes is not None and self._changes.is_written(path)
@@ -445,6 +565,11 @@ class Walk:
             visited.refused[path] = (stamp, reason)
 
 
+def _is_partial(scope: Scope) -> bool:
+    """Return whether there are rules that cannot be applied."""
+    return any(rules.is_partial for rules in scope.rules)
+
+
 def _with_parents(folders: Iterable[str]) -> set[str]:
     """Return folders and all folders above them."""
     paths = {""}
@@ -458,6 +583,6 @@ def _with_parents(folders: Iterable[str]) -> set[str]:
 def _ignore_file(descriptor: int) -> bytes | None:
     """Return the contents of a folder's .gitignore; None if the file cannot be read."""
     try:
-        return read_in(descriptor, ".gitignore", gitignore.MOST_BYTES)[0]
+        return read_in(descriptor, ".gitignore", gitignore.MOST_BYTES + 1)[0]
     except OSError:
         return None

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 _PLAIN = re.compile(r"[A-Za-z0-9_.+=@#%^~()\[\]{}/-]*")
 """Characters that need no quotes. Letters and digits of other scripts need none either."""
 _SHORT = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_LONG = {short[1]: character for character, short in _SHORT.items()}
+_ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u\{([0-9a-f]{1,6})\}|(.))", re.DOTALL)
 
 
 def shown(path: str) -> str:
@@ -41,6 +43,23 @@ def _escaped(character: str) -> str:
     if character.isprintable() and not unicodedata.category(character).startswith("M"):
         return character
     return f"\\u{{{code:x}}}"
+
+
+def unescaped(text: str) -> str | None:
+    """Return the path whose form by `shown` is `text`; None if it is no quoted form."""
+    if len(text) < 2 or text[0] != '"' or text[-1] != '"':  # noqa: PLR2004
+        return None
+    try:
+        return _ESCAPE.sub(_character, text[1:-1])
+    except (ValueError, OverflowError):
+        return None
+
+
+def _character(escape: re.Match[str]) -> str:
+    byte, code, short = escape.groups()
+    if byte is not None:
+        return chr(0xDC00 + int(byte, 16))
+    return chr(int(code, 16)) if code is not None else _LONG.get(short, short)
 
 
 def joined(folder: str, name: str) -> str:

@@ -51,8 +51,8 @@ _SETUP = re.compile(r"\bdescription\s*=\s*[\"']([^\"'\n]{3,})[\"']")
 _SUMMARY = re.compile(r"\.(?:summary|description)\s*=\s*[\"']([^\"'\n]{3,})[\"']")
 
 
-def outline(path: str, text: str) -> tuple[Definition, ...]:
-    """Return the first `MOST_DEFINITIONS` definitions of a file, in line order; () for unknown types of files.
+def outline(path: str, text: str, most: int = MOST_DEFINITIONS) -> tuple[Definition, ...]:
+    """Return the first `most` definitions of a file, in line order; () for unknown types of files.
 
     Args:
         path: path whose name determines the type of the file. Nothing is opened.
@@ -60,7 +60,7 @@ def outline(path: str, text: str) -> tuple[Definition, ...]:
     """
     suffix, text = _suffix(path), _clean(text)
     if suffix in _OUTLINES:
-        return tuple(islice(_OUTLINES[suffix](text), MOST_DEFINITIONS))
+        return tuple(islice(_OUTLINES[suffix](text), most))
     if suffix not in LANGUAGES:
         return ()
     definitions: Iterable[Definition] | None = python_outline(text) if suffix in ("py", "pyi") else None
@@ -71,7 +71,7 @@ def outline(path: str, text: str) -> tuple[Definition, ...]:
         if definition.kind != "constant" or (definition.name, definition.parent) not in constants:
             distinct.append(definition)
         constants.add((definition.name, definition.parent))
-        if len(distinct) == MOST_DEFINITIONS:
+        if len(distinct) == most:
             break
     return tuple(distinct)
 

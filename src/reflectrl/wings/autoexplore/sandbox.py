@@ -34,6 +34,9 @@ class Stamp(NamedTuple):
     """Size in bytes."""
     changed_ns: int
     executable: bool
+    status_ns: int = 0
+    """Time of the inode's last change. A program that sets the time of change back cannot set this one."""
+    inode: int = 0
 
 
 class Sandbox:
@@ -41,6 +44,7 @@ class Sandbox:
 
     Args:
         root: path of the folder. Links in it are resolved once, here.
+        suggests: name the folder beside it that is most like a missing one. An assistant must not read such names.
 
     Attributes:
         root: resolved path of the folder.
@@ -50,7 +54,7 @@ class Sandbox:
         UserError: the path does not exist, is not a folder, or cannot be read.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], suggests: bool = True) -> None:
         if os.open not in os.supports_dir_fd:
             raise UserError("a repository can be opened on POSIX systems only (Linux, macOS, WSL)")
         try:
@@ -62,7 +66,7 @@ class Sandbox:
             with self.folder(""):
                 pass
         except FileNotFoundError:
-            raise UserError(f"there is no folder {str(root)!r}{_nearest(root)}") from None
+            raise UserError(f"there is no folder {str(root)!r}{_nearest(root) if suggests else ''}") from None
         except (OSError, RuntimeError, ValueError) as error:  # loops of links; a null character
             raise UserError(f"{str(root)!r} cannot be opened: {_short(error)}") from None
 
@@ -114,6 +118,14 @@ class Sandbox:
         folder, _, name = path.rpartition("/")
         with self.folder(folder) as descriptor:
             return read_in(descriptor, name, limit)
+
+    def listed(self, path: str) -> list[tuple[str, Kind]]:
+        """Return names and kinds of the entries of a folder, sorted by name; nothing if it cannot be read."""
+        try:
+            with self.folder(path) as descriptor:
+                return entries(descriptor)
+        except OSError:
+            return []
 
     def exists(self, path: str) -> bool:
         """Return whether an entry exists, even if it is a link; raise OSError if that cannot be determined."""
@@ -196,8 +208,14 @@ def _stamp(descriptor: int) -> Stamp:
 def _stamp_of(status: os.stat_result) -> Stamp:
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
-    changed_ns = (status.st_mtime_ns + 2**63) % 2**64 - 2**63  # 64 bits, as the cache keeps it; equal until 2262
-    return Stamp(status.st_size, changed_ns, bool(status.st_mode & stat.S_IXUSR))
+    executable = bool(status.st_mode & stat.S_IXUSR)
+    changed_ns, status_ns = _in_64_bits(status.st_mtime_ns), _in_64_bits(status.st_ctime_ns)
+    return Stamp(status.st_size, changed_ns, executable, status_ns, status.st_ino)
+
+
+def _in_64_bits(nanoseconds: int) -> int:
+    """Return a time as the cache keeps it: equal until 2262."""
+    return (nanoseconds + 2**63) % 2**64 - 2**63
 
 
 def why(error: OSError) -> str:

@@ -2,13 +2,19 @@
 
 CamelCase is split, and digits are words of their own: `HTTPServer2_config` is "http", "server", "2", "config". Words
 are in lower case. The most common English words are dropped.
+
+Chinese, Japanese, Korean, Thai, Lao, Khmer and Burmese are written without spaces, or with endings that are part of a
+word. Their words are all pairs of neighbouring characters: "退款金额" is "退款", "款金", "金额". Letters that consist
+of several characters are composed first (NFC).
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from functools import lru_cache
+from itertools import pairwise
 
 LONGEST = 64
 """Longest run of letters and digits. Longer runs are data, not words, and are dropped."""
@@ -20,10 +26,28 @@ _USUAL = (
     "that the their them then there these they this those through to too under until up upon us ve very was we were "
     "what when where which while who whom whose why will with would you your"
 )
-STOP_WORDS = frozenset(_USUAL.split())
-"""Common English words that carry no information about a file."""
+_USUAL_PAIRS = (
+    "在哪 哪里 哪裡 哪儿 哪個 哪个 哪些 什么 什麼 怎么 怎麼 怎样 怎樣 如何 为什 為什 是否 这个 這個 这里 這裡 "
+    "です ます した する して てい いる どこ どの どう これ それ から まで とき のか すか です "
+    "어디 무엇 어떻 떻게 에서 니다 습니 합니 니까 있나 나요 하는"
+)
+STOP_WORDS = frozenset((*_USUAL.split(), *_USUAL_PAIRS.split()))
+"""Common English words, and pairs of East Asian characters, that carry no information about a file."""
 
-_RUN = re.compile(r"[^\W_]+")
+_UNSPACED = (
+    "\u0e00-\u0e3a\u0e40-\u0e4e\u0e80-\u0ece\u0edc-\u0edf\u1000-\u103f\u1050-\u108f\u1100-\u11ff\u1780-\u17d3"
+    "\u2e80-\u2fdf\u3005-\u3007\u3041-\u3096\u3099-\u309a\u309d-\u309f\u30a1-\u30fa\u30fc-\u318f\u31a0-\u31bf"
+    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc"
+    "\U0001b000-\U0001b16f\U00020000-\U0003ffff"
+)
+"""Characters of scripts without spaces between words."""
+_MARKS = (
+    "\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0730-\u074a"
+    "\u0900-\u0963\u0980-\u0dff\u0f71-\u0f84"
+)
+"""Marks that are part of a letter, such as the vowels of Hindi, and letters among them."""
+_RUN = re.compile(rf"(?:[^\W_]|[{_MARKS}{_UNSPACED}])+")
+_SCRIPT = re.compile(rf"([{_UNSPACED}]+)|[^{_UNSPACED}]+")
 PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _OTHER_PART = re.compile(r"\d+|\D+")
 _VOWEL = re.compile("[aeiouy]")
@@ -44,9 +68,30 @@ _ENDINGS = {
 _DOUBLE = re.compile(r".{2,}([b-df-hj-np-rtvwxz])\1")
 
 
+def composed(text: str) -> str:
+    """Return a text in composed letters: "é" may be one character or two (NFC, Unicode Standard Annex 15)."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def is_unspaced(text: str) -> bool:
+    """Return whether a text consists of characters of a script without spaces between words."""
+    match = _SCRIPT.match(text)
+    return match is not None and match[1] == text
+
+
+def spaced(text: str) -> str:
+    """Return a text with a space in place of each run in a script without spaces: what is left are names in code."""
+    return text if text.isascii() else _SCRIPT.sub(lambda match: " " if match[1] else match[0], text)
+
+
 def words(text: str) -> list[str]:
     """Return the words of a text in order: lower case, stemmed, without stop words."""
-    return [word for run in _RUN.findall(text) for word in words_of(run)]
+    return [word for run in _runs(text) for word in words_of(run)]
+
+
+def single_characters(text: str) -> list[str]:
+    """Return the characters of scripts without spaces. A question may be a single one, where a file holds pairs."""
+    return [character for match in _SCRIPT.finditer(composed(text)) for character in match[1] or ""]
 
 
 def count_words(text: str) -> Counter[str]:
@@ -60,17 +105,21 @@ def count_words(text: str) -> Counter[str]:
 
 def distinct_words(text: str) -> set[str]:
     """Return `set(words(text))`, as fast as `count_words`."""
-    return {word for run in set(_RUN.findall(text)) for word in words_of(run)}
+    return {word for run in set(_runs(text)) for word in words_of(run)}
 
 
 def spoken(text: str) -> list[tuple[str, str]]:
     """Return pairs (form in the text, word), in order: ("retries", "retry")."""
-    return [pair for run in _RUN.findall(text) for pair in _parts(run)]
+    return [pair for run in _runs(text) for pair in _parts(run)]
 
 
 def count_runs(text: str) -> Counter[str]:
     """Count the runs of letters and digits, as they are written."""
-    return Counter(_RUN.findall(text))
+    return Counter(_runs(text))
+
+
+def _runs(text: str) -> list[str]:
+    return _RUN.findall(composed(text))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -81,10 +130,20 @@ def words_of(run: str) -> tuple[str, ...]:
 
 def _parts(run: str) -> tuple[tuple[str, str], ...]:
     """Split a run of letters and digits; return each piece in lower case with its stemmed word."""
-    if len(run) > LONGEST:
-        return ()
-    pieces = (PART if run.isascii() else _OTHER_PART).findall(run)
-    return tuple([pair for piece in pieces if (pair := _pair(piece))])
+    return tuple([pair for piece in _pieces(run) if (pair := _pair(piece))])
+
+
+def _pieces(run: str) -> list[str]:
+    if run.isascii():
+        return PART.findall(run) if len(run) <= LONGEST else []
+    pieces = list[str]()
+    for match in _SCRIPT.finditer(run):
+        part = match[0]
+        if match[1]:
+            pieces += map("".join, pairwise(part)) if len(part) > 1 else [part]
+        elif len(part) <= LONGEST:
+            pieces += (PART if part.isascii() else _OTHER_PART).findall(part)
+    return pieces
 
 
 @lru_cache(maxsize=1 << 16)

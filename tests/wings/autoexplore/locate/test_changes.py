@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from reflectrl.core.types import UserError
-from reflectrl.wings.autoexplore.locate import live, store
+from reflectrl.wings.autoexplore.locate import live, scanning, store
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
 from reflectrl.wings.autoexplore.locate.live import LiveIndex
@@ -54,7 +54,7 @@ def content(engine: Engine) -> tuple[object, ...]:
         paths = [engine.index.corpus.paths[file] for file in candidates.files]
         answers.append((paths, candidates.grounds.tobytes(), candidates.best, candidates.words))
     searched = [engine.search(question, 5) for question in QUESTIONS]
-    remarks = [engine.index.remarks(bit) for bit in (live.CUT, live.UNDECODABLE, live.UNREADABLE)]
+    remarks = [engine.index.remarks(bit) for bit in (scanning.CUT, scanning.UNDECODABLE, scanning.UNREADABLE)]
     return list(engine.index.corpus.paths), engine.index.left_out, answers, searched, remarks
 
 

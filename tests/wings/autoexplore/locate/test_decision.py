@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.locate_decision import LOOKS, Network
 from benchmarks.locate_looking import further_looks
 from benchmarks.locate_walks import SETS, LookingPolicy, Walks, imitate, is_in, reinforce
-from reflectrl.wings.autoexplore.locate import decision
+from reflectrl.wings.autoexplore.locate import decision, ranker
 from reflectrl.wings.autoexplore.locate.answers import Locator
 from reflectrl.wings.autoexplore.locate.decision import Decider
 from reflectrl.wings.autoexplore.locate.engine import Engine
@@ -271,3 +271,26 @@ def test_walks_end_somewhere_and_no_look_is_taken_twice() -> None:
     for looked in range(SETS):
         for look in range(1, len(LOOKS)):
             assert bool(torch.isinf(logp[:, looked, look]).all()) == is_in(look, looked)
+
+
+@pytest.mark.parametrize("cosines", [[-0.2], [-0.2, -0.4], [0.0], [1e-9, -0.5], [0.001, -0.9], [0.3, -0.1]])
+def test_a_negative_cosine_is_no_multiple_of_next_to_nothing(cosines: list[float]) -> None:
+    grounds = np.zeros((len(cosines), len(ranker.COLUMNS)), np.float32)
+    grounds[:, ranker.COLUMNS.index("meaning path")] = cosines
+    assert np.abs(ranker.inputs(grounds)).max() <= 1
+
+
+def test_the_only_file_with_a_word_is_a_sure_answer(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(
+        'def plain():\n    """Nothing to see: a module about gardening."""\n    return 1\n'
+    )
+    (tmp_path / "bread.py").write_text('def bake_bread(heat):\n    """Bakes the sourdough loaf."""\n    return heat\n')
+    engine = Engine(tmp_path, cached=False)
+    for word, path in (
+        ("gardening", "plain.py"),
+        ("loaf", "bread.py"),
+        ("sourdough", "bread.py"),
+        ("heat", "bread.py"),
+    ):
+        [hit] = engine.search(word, 5)
+        assert hit.path == path and hit.probability and hit.probability >= decision.UNSURE and abs(hit.score) < 1000

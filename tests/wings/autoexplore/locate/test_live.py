@@ -1,7 +1,10 @@
 """The index that stays: only changed files anew, and whatever is damaged or somebody else's is made anew."""
 
+import multiprocessing
 import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,8 +14,10 @@ import pytest
 
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.locate import arrays, live, store
+from reflectrl.wings.autoexplore.locate.answers import Locator
 from reflectrl.wings.autoexplore.locate.engine import Engine
 from reflectrl.wings.autoexplore.locate.live import LiveIndex
+from reflectrl.wings.autoexplore.locate.scanning import Scanned, Scanner
 from reflectrl.wings.autoexplore.words import stem
 
 
@@ -164,6 +169,7 @@ def test_two_processes_at_once(repo: Path) -> None:
 def test_processes_and_one_process_give_the_same_index(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = LiveIndex(repo, cached=False)
     monkeypatch.setattr(live, "WORTH_PROCESSES", 1)
+    monkeypatch.setattr(live, "AT_ONCE", 16)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     together = LiveIndex(repo, cached=False)
@@ -171,6 +177,110 @@ def test_processes_and_one_process_give_the_same_index(repo: Path, monkeypatch: 
     for word in ("retry", "step", "word7", "net", "=step7"):
         assert found(alone, word) == found(together, word)
         assert alone.corpus.rarity(word) == together.corpus.rarity(word)
+
+
+def test_a_new_content_of_the_same_size_and_time_is_read(repo: Path) -> None:
+    path = repo / "retry.py"
+    os.utime(path, (978307200, 978307200))
+    LiveIndex(repo)
+    path.write_text(path.read_text().replace("retry", "sleep"))
+    os.utime(path, (978307200, 978307200))
+    assert found(LiveIndex(repo), "sleep") == {"retry.py"}
+
+
+def test_the_same_content_of_another_time_is_not_parsed_again(repo: Path) -> None:
+    segments = LiveIndex(repo)._listing.segments  # noqa: SLF001
+    for path in repo.rglob("*.py"):
+        path.touch()
+    touched = LiveIndex(repo)
+    assert touched.indexed == 31 and touched._listing.segments == segments  # noqa: SLF001
+    assert LiveIndex(repo).indexed == 0 and found(touched, "retry") == {"retry.py"}
+
+
+def test_what_is_interrupted_is_continued(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "AT_ONCE", 4)
+    monkeypatch.setattr(live, "WORTH_PROCESSES", 1)
+    take_in, chunks = LiveIndex._take_in, list[Scanned]()  # noqa: SLF001
+
+    def interrupted(index: LiveIndex, scanned: Scanned) -> None:
+        take_in(index, scanned)
+        chunks.append(scanned)
+        if len(chunks) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LiveIndex, "_take_in", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            LiveIndex(repo)
+    assert multiprocessing.active_children() == []
+    begun = LiveIndex(repo, refreshed=False)
+    assert len(begun.corpus) == 12
+    begun.refresh()
+    assert begun.indexed == 19 and len(begun.corpus) == 31 and LiveIndex(repo).indexed == 0
+
+
+def test_forks_that_die_cost_time_only(repo: Path) -> None:
+    paths = sorted(str(path.relative_to(repo)) for path in repo.rglob("*.py"))
+    scanner = Scanner(repo)
+    scanner.fork(3)
+    dead, stopped, _ = multiprocessing.active_children()
+    dead.kill()
+    dead.join()
+    os.kill(stopped.pid or 0, signal.SIGSTOP)
+    for path in paths:
+        scanner.put([path], {})
+    scanned = [next(rest) for rest in [scanner.rest()] for _ in range(len(paths) - 1)]
+    os.kill(stopped.pid or 0, signal.SIGKILL)
+    scanned += scanner.rest()
+    assert sorted(path for each in scanned for path in each.paths) == paths
+    scanner.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_questions_are_answered_while_the_index_is_made(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "AT_ONCE", 1)
+    monkeypatch.setattr(live, "WORTH_PROCESSES", 1)
+    locator = Locator(repo, cached=False, lasting=True, behind=True)
+    assert locator.locate("retry", 5).files == ()
+    ticket, done = locator.begin(), [0]
+    while not locator.is_ready(ticket):
+        answer = locator.locate("step", 50, is_whole=False)
+        assert answer.is_sure is False and "so far; ask again" in answer.remarks[0]
+        done.append(locator.progress[0])
+    assert done == sorted(done) and locator.progress == (31, 31) and len(locator.locate("step", 50).files) == 30
+
+
+def test_an_index_that_nobody_uses_is_removed(repo: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "a.py").write_text("def anchor():\n    return 1\n")
+    LiveIndex(other)
+    base = store.cache_folder()
+    assert base is not None
+    (base / "notes").mkdir()
+    old = time.time() - (store.UNUSED_DAYS + 1) * 86400
+    for path in base.rglob("*"):
+        os.utime(path, (old, old))
+    LiveIndex(repo)
+    assert [index.root for index in store.saved_indexes(base)] == [str(repo)] and (base / "notes").is_dir()
+    for path in base.rglob("*"):
+        os.utime(path, (old, old))
+    LiveIndex(repo)  # nothing has changed, but it is used
+    LiveIndex(other)
+    assert {index.root for index in store.saved_indexes(base)} == {str(repo), str(other)}
+
+
+def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(store.VARIABLE)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert store.cache_folder() == tmp_path / ".cache" / "reflectrl" / "locate"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert store.cache_folder() == tmp_path / "cache" / "reflectrl" / "locate"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 54321)  # as in a container: no account
+    assert store.cache_folder() is None
 
 
 def test_the_same_question_gets_the_same_answer_warm_and_cold(repo: Path) -> None:

@@ -7,10 +7,11 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -74,7 +75,7 @@ def reader_of(read: bool, agent: Agent | None, names_only: bool = False) -> Read
 
 
 OPTIONS = (
-    "--repo", "--top", "--json", "--open", "--questions", "--no-cache",
+    "--repo", "--top", "--json", "--open", "--questions", "--no-cache", "--cache",
     "--names-only", "--read", "--search", "--model", "--trace",
 )  # fmt: skip
 
@@ -97,6 +98,9 @@ class Locate:
     """File with a JSON object with "question" on each line ("-" for stdin). Answers are printed in the same form."""
     no_cache: bool = False
     """Keep no index in the user's cache folder, and use none. $REFLECTRL_CACHE=off does the same."""
+    cache: Literal["", "list", "clear"] = ""
+    """Instead of an answer: list the indexes in the user's cache folder (size, days since the last use, folder), or
+    remove them all. An index that is not used for 30 days is removed anyway."""
     trace: bool = False
     """Also print the agent's episode: its reflections, its commands and their outputs."""
     model: Annotated[str, tyro.conf.arg(metavar="DIR")] = ""
@@ -116,6 +120,9 @@ class Locate:
 
             option = settings[0].partition("=")[0]
             raise UserError(f"unknown option {option!r}{suggestion(option, OPTIONS)}")
+        if self.cache:
+            _show_cache(self.cache)
+            return
         if self.top < 1:
             raise UserError(f"--top is {self.top}; it must be at least 1")
         from reflectrl.wings.autoexplore.search import check_question
@@ -142,17 +149,13 @@ class Locate:
             open_first(locator, question)
 
     def _print(self, answer: Answer) -> None:
-        for remark in answer.remarks:
+        for remark in answer.remarks if self.json else answer.notes:
             _note(remark)
         if self.json:
             print(json.dumps(_as_json(answer), indent=1))
             return
         if self.trace and answer.walked is not None:
             print(_trace(answer.walked))
-        if not answer.files:
-            _note("no file shares a word with the question")
-        elif answer.is_sure is False:
-            _note("not sure: ask in other words, or name an identifier or a file that you know")
         for rank, hit in enumerate(answer.files, 1):
             print(f"{rank:>2}  {described(hit)}")
 
@@ -165,6 +168,28 @@ class Locate:
         method = "reader" if self.read else "search"
         what = METHODS["names" if self.names_only else method]
         return f"this is {what}" + ("; --trace shows nothing, since only an agent walks" if self.trace else "")
+
+
+def _show_cache(action: str) -> None:
+    """List the indexes in the cache folder, or remove them."""
+    from reflectrl.wings.autoexplore.locate.store import cache_folder, saved_indexes
+    from reflectrl.wings.autoexplore.names import shown
+
+    base = cache_folder()
+    if base is None:
+        raise UserError("there is no cache folder: set REFLECTRL_CACHE to one")
+    indexes = saved_indexes(base)
+    total = f"{len(indexes)} indexes, {sum(index.size for index in indexes) / 1e6:,.1f} MB in {base}"
+    if action == "clear":
+        for index in indexes:
+            index.remove()
+        _note(f"removed {total}")
+        return
+    for index in indexes:
+        days = max(time.time() - index.used, 0) / 86400
+        root = shown(index.root) if index.root else "(of another version)"
+        print(f"{index.size / 1e6:8,.1f} MB  {days:5.1f} days  {root}")
+    _note(total)
 
 
 def read_questions(name: str) -> list[dict[str, Any]]:
@@ -224,6 +249,8 @@ def _as_json(answer: Answer) -> dict[str, Any]:
         "method": answer.method,
         "is_sure": answer.is_sure,
         "files": [asdict(hit) for hit in answer.files],
+        "remarks": list(answer.notes),
+        "left_out": dict(answer.left_out),
     }
     if answer.walked is not None:
         keys = ("action", "probability", "reflection", "output")

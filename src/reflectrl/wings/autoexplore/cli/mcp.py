@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Annotated
 
 import tyro
@@ -15,6 +17,8 @@ from reflectrl.core.plugins import suggestion
 from reflectrl.core.types import UserError
 from reflectrl.wings.autoexplore.cli.locate import agent_of, reader_of
 
+START_SECONDS = 0.2
+"""Time for which the start waits for the index."""
 OPTIONS = ("--repo", "--model", "--search", "--read", "--no-cache")
 
 
@@ -38,26 +42,56 @@ class Mcp:
         if settings:
             option = settings[0].partition("=")[0]
             raise UserError(f"unknown option {option!r}{suggestion(option, OPTIONS)}")
-        try:
-            from reflectrl.wings.autoexplore.locate.mcp import make_server
-        except ImportError as error:
-            raise UserError(f"the MCP server needs an extra; {install('mcp')}") from error
-        from reflectrl.wings.autoexplore.locate.answers import METHODS, Locator
+        if find_spec("mcp") is None:
+            raise UserError(f"the MCP server needs an extra; {install('mcp')}")
+        # A thread that waits for stdin cannot be interrupted. Of the index, what is read is saved every second.
+        handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+        with ExitStack() as finally_:
+            for number, handler in handlers.items():
+                finally_.callback(signal.signal, number, handler)
+            self._serve(finally_)
 
+    def _serve(self, finally_: ExitStack) -> None:
+        """Serve until stdin ends.
+
+        Args:
+            finally_: stack that closes what is opened.
+        """
+        from reflectrl.wings.autoexplore.locate.answers import METHODS, Locator
+        from reflectrl.wings.autoexplore.locate.card import agent_folder
+        from reflectrl.wings.autoexplore.locate.wire import Wire, about
+        from reflectrl.wings.autoexplore.sandbox import Sandbox
+
+        said = about(Sandbox(self.repo).root.name)
+
+        def opened() -> Wire:
+            wire = Wire(said)
+            finally_.callback(wire.close)
+            return wire
+
+        loads_model = self.read or (not self.search and agent_folder(self.model) is not None)
+        wire = opened() if loads_model else None  # it greets the client while the model is loaded
         agent = agent_of(self.model, self.search)
         reader = reader_of(self.read, agent)
-        locator = Locator(self.repo, agent=agent, cached=not self.no_cache, lasting=True, reader=reader)
+        locator = Locator(self.repo, agent=agent, cached=not self.no_cache, lasting=True, reader=reader, behind=True)
+        wire = wire or opened()  # it has a thread, so the locator has forked before
+        try:
+            from reflectrl.wings.autoexplore.locate.mcp import make_server  # slow
+        except ImportError as error:
+            raise UserError(f"the MCP server needs an extra; {install('mcp')}") from error
+        # A small index is made by the time that the client asks. A folder without files is refused here.
+        locator.is_ready(locator.begin(), START_SECONDS)
         method = METHODS["reader" if self.read else "search"] if agent is None else f"the agent {agent.card.name}"
         print(
-            f"reflectrl: serving {str(locator.root)!r} ({len(locator):,} files) on stdin and stdout; "
-            f"files are found by {method}",
+            f"reflectrl: serving {str(locator.root)!r} on stdin and stdout; files are found by {method}",
             file=sys.stderr,
             flush=True,
         )
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # otherwise a thread that waits for stdin keeps the process alive
         has_left = False
         try:
-            make_server(locator).run("stdio")
+            import anyio
+
+            anyio.run(make_server(locator).serve, wire)
         except* BrokenPipeError:
             has_left = True
         if has_left:  # an assistant may close its pipes in any order; raised here, since `except*` would wrap the error

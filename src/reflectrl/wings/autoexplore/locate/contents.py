@@ -1,14 +1,14 @@
-"""Searchable text of a file: notebooks without outputs, UTF-16 decoded, no encoded data, a bounded length."""
+"""Searchable text of a file: decoded, notebooks without outputs, no encoded data, a bounded length."""
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 from typing import NamedTuple
 
-from reflectrl.wings.autoexplore.index import decoded, encoding_of
+from reflectrl.wings.autoexplore.decoding import decode
 from reflectrl.wings.autoexplore.legible import CONTENT_BYTES, WITH_ENCODED_BYTES, without_encoded
+from reflectrl.wings.autoexplore.words import composed
 
 LONG_LINE = 500
 """Files with a longer line are checked for encoded data; files that mention an encoding are checked in any case."""
@@ -22,9 +22,10 @@ class Contents(NamedTuple):
     """Searchable text.
 
     Attributes:
-        text: text. Its line numbers are the file's, except for a notebook that is stored as a single line.
+        text: text in composed letters (NFC). Its line numbers are the file's, except for a notebook that is stored as
+            a single line.
         cut: the file continues after the text.
-        undecodable: the file holds bytes that its encoding cannot decode.
+        undecodable: the file is in no known encoding, and read as Latin-1.
     """
 
     text: str
@@ -37,31 +38,25 @@ def bytes_to_read(path: str) -> int:
     return WITH_ENCODED_BYTES if path.endswith(".ipynb") else CONTENT_BYTES
 
 
-def contents(path: str, data: bytes, complete: bool) -> Contents:
+def contents(path: str, data: bytes, complete: bool, most: int = CONTENT_BYTES) -> Contents:
     """Return the searchable text of a file.
 
     Args:
         path: path, whose suffix tells the format.
         data: the file's bytes, or their beginning.
         complete: `data` is the whole file.
+        most: largest number of characters of the text.
     """
-    undecodable = False
-    if encoding_of(data) == "utf-8":
-        try:
-            text = data.removeprefix(codecs.BOM_UTF8).decode()
-        except UnicodeDecodeError as error:
-            undecodable = complete or error.start < len(data) - 4
-            text = data.decode("latin-1") if undecodable else decoded(data, complete)
-    else:
-        text = decoded(data, complete)
-        undecodable = "\ufffd" in text
+    decoded = decode(data, complete)
+    text = composed(decoded.text.removeprefix("\ufeff"))
     if "\r" in text:
         text = text.replace("\r\n", "\n")
     if path.endswith(".ipynb"):
         text = notebook(text)
     elif _may_be_encoded(path, data):
         text = without_encoded(text)
-    return Contents(text[:CONTENT_BYTES], not complete or len(text) > CONTENT_BYTES, undecodable)
+    undecodable = decoded.encoding == "latin-1" or not decoded.is_exact
+    return Contents(text[:most], not complete or len(text) > most, undecodable)
 
 
 def _may_be_encoded(path: str, data: bytes) -> bool:

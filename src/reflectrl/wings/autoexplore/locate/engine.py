@@ -12,11 +12,12 @@ from reflectrl.wings.autoexplore.locate.decision import FIRST, Decider, shipped_
 from reflectrl.wings.autoexplore.locate.excerpts import Excerpt, excerpt
 from reflectrl.wings.autoexplore.locate.grounds import Candidates, Tables, collect
 from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
-from reflectrl.wings.autoexplore.locate.live import CUT, FILTERS, UNDECODABLE, UNREADABLE, LiveIndex
+from reflectrl.wings.autoexplore.locate.live import FILTERS, LiveIndex
 from reflectrl.wings.autoexplore.locate.meaning import shipped_kin, shipped_telling, shipped_vectors
 from reflectrl.wings.autoexplore.locate.passages import ReadFile
 from reflectrl.wings.autoexplore.locate.ranker import Floats, Ranker, shipped_ranker, softmax
 from reflectrl.wings.autoexplore.locate.reader import SHARPNESS, Reader
+from reflectrl.wings.autoexplore.locate.scanning import CUT, UNDECODABLE, UNREADABLE
 from reflectrl.wings.autoexplore.search import LINE_CHARACTERS, Hit, check_question
 from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.words import spoken
@@ -35,6 +36,7 @@ class Engine:
         watched: as for `LiveIndex`.
         reader: language model that reads the first files where the decision model is not certain enough; None for none.
         decider: decision model; by default the one in the package.
+        refreshed: as for `LiveIndex`.
 
     Raises:
         UserError: the folder does not exist, cannot be read, or has no file to search.
@@ -49,8 +51,9 @@ class Engine:
         watched: bool = False,
         reader: Reader | None = None,
         decider: Decider | None = None,
+        refreshed: bool = True,
     ) -> None:
-        self.index = LiveIndex(root, filters, cached, watched)
+        self.index = LiveIndex(root, filters, cached, watched, refreshed)
         self._ranker, self._reader = ranker or shipped_ranker(), reader
         self.tables = Tables(shipped_vectors(), shipped_kin(), shipped_telling())
         self.decider = decider or shipped_decider(shipped_vectors())
@@ -123,15 +126,22 @@ class Engine:
         named = {word for _, word in spoken(path)}
         in_path = [inquiry.forms[word] for word in candidates.words[rank] if word in named]
         file = self.index.read(path)
-        if file is None or not candidates.words[rank]:
+        if file is None or not (candidates.words[rank] or inquiry.line_in(path)):
             return Hit(path, score, words, why=_reason(in_path, "", [], words), probability=probability)
         hits = file.hits({word: inquiry.forms[word] for word in candidates.words[rank]})
         passage = candidates.best[rank]
         if passage < 0:
             passage_words = file.counts(hits)
             passage = max(passage_words, key=lambda index: len(passage_words[index]), default=0)
+        named_line = inquiry.line_in(path)
+        if named_line is not None and 1 <= named_line <= file.line(len(file.text)):
+            passage = file.passage_of(named_line)
+        else:
+            named_line = None
         start, end = file.span(passage)
         line, text, inside = _best_line(file, hits, candidates.words[rank], start, end)
+        if named_line is not None:
+            line, text = named_line, printable(file.text.split("\n")[named_line - 1])[:LINE_CHARACTERS]
         name = printable(file.names[passage])
         why = _reason(in_path, name, [inquiry.forms[word] for word in inside], words)
         return Hit(path, score, words, line, text, start, end, name, why, probability)

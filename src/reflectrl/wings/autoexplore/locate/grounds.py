@@ -20,7 +20,7 @@ from reflectrl.wings.autoexplore.locate.inquiry import Inquiry
 from reflectrl.wings.autoexplore.locate.meaning import Kin, Meaning, Telling
 from reflectrl.wings.autoexplore.locate.passages import ReadFile, prepare_vectors, rule_out
 from reflectrl.wings.autoexplore.locate.segments import CODE, COMMENT_SHIFT, DEFINED, FOLDER, HEAD, STEM
-from reflectrl.wings.autoexplore.words import words
+from reflectrl.wings.autoexplore.words import composed, words
 
 K1, B = 1.2, 0.75
 """Parameters of BM25."""
@@ -131,7 +131,7 @@ def _of_index(
     if best > 0:
         table["bm25"] /= best
     for path in inquiry.paths:
-        named = [i for i, file in enumerate(corpus.paths) if f"/{file.lower()}".endswith(f"/{path}")]
+        named = [i for i, file in enumerate(corpus.paths) if f"/{composed(file).lower()}".endswith(f"/{path}")]
         table["path named"][named] = 1.0
     if size:
         count = np.bincount(corpus.folders)

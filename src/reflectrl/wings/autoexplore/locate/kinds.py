@@ -21,6 +21,8 @@ _SUFFIXES = {
     DATA: "csv tsv jsonl ndjson svg geojson dat log snap",
 }
 _CODE, _DOCS, _PAGES, _SETTINGS, _DATA = (frozenset(suffixes.split()) for suffixes in _SUFFIXES.values())
+SUFFIXES = _CODE | _DOCS | _PAGES | _SETTINGS | _DATA
+"""Suffixes of files, in lower case."""
 _DOC_FOLDERS = frozenset({"doc", "docs", "documentation", "manual", "website", "guides", "man"})
 _NEWS = re.compile(
     r"change|history|news|release.?notes|whatsnew|^releases?$|upgrad|migrat(?:ing|ion.?guide)", re.IGNORECASE
@@ -37,7 +39,7 @@ _LOCALE = re.compile(
     r"(?:^|/)(?:locales?|i18n|l10n|lang(?:uage)?s?|translations?|messages)/|\.po$|\.pot$", re.IGNORECASE
 )
 _TEST_FOLDER = re.compile(
-    r"(?:^|/)(?:tests?|testing|testdata|__tests__|__mocks__|specs?|regress|e2e|fixtures?|testsuite|snapshots?|cypress)/",
+    r"(?:^|/)(?:tests?|testing|testdata|__tests?__|__mocks__|specs?|regress|e2e|fixtures?|testsuite|snapshots?|cypress)/",
     re.IGNORECASE,
 )
 _TEST_FILE = re.compile(r"test_.*|.*[._-](?:test|spec|tests|specs|stories)\.\w+|.*Tests?\.\w+|conftest\.py|tests?\.\w+")

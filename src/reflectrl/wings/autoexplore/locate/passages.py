@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from reflectrl.wings.autoexplore.locate.meaning import Meaning
 from reflectrl.wings.autoexplore.locate.syntax import syntax_of
-from reflectrl.wings.autoexplore.words import stem, words, words_of
+from reflectrl.wings.autoexplore.words import is_unspaced, stem, words, words_of
 
 MOST_LINES = 60
 """Longest passage, in lines. The rest of a longer one is divided into passages without a name."""
@@ -102,7 +102,8 @@ class ReadFile:
         while (start := lower.find(prefix, start)) >= 0:
             before = lower[start - 1 : start]
             # A part begins after a character that is not a letter, or with a capital: `maxRetries`.
-            if prefix.isdigit() or not before.isalpha() or (text[start].isupper() and not text[start - 1].isupper()):
+            is_start = not before.isalpha() or is_unspaced(before) or is_unspaced(prefix)
+            if prefix.isdigit() or is_start or (text[start].isupper() and not text[start - 1].isupper()):
                 yield start
             start += len(prefix)
 
@@ -151,6 +152,11 @@ class ReadFile:
     def line(self, offset: int) -> int:
         """Return the line of an offset, from 1."""
         return bisect.bisect_left(self._lines, offset) + 1
+
+    def passage_of(self, line: int) -> int:
+        """Return the passage that holds a line: the innermost, which begins last."""
+        offset = self._lines[line - 2] + 1 if line > 1 else 0
+        return bisect.bisect_right(self._bounds, offset) - 1
 
     def passage_text(self, passage: int) -> str:
         """Return the text of a passage."""
@@ -297,13 +303,18 @@ def _parts_of(text: str, lower: str) -> _Parts:
     """Find the parts of identifiers, all at once: much faster than to search the text for each word."""
     data = lower.encode("ascii", "replace") + bytes(_GRAM)
     as_bytes = np.frombuffer(data, np.uint8, len(lower))
-    is_letter, is_capital = _flags(lower, "a", str.isalpha), _flags(text, "A", str.isupper)
+    is_letter, is_capital = _flags(lower, "a", _joins), _flags(text, "A", str.isupper)
     is_start = (as_bytes - ord("a") < 26) | (as_bytes - ord("0") < 10)  # noqa: PLR2004
     # A part begins after a character that is not a letter, or with a capital: `maxRetries`.
     is_start[1:] &= ~is_letter[:-1] | (is_capital[1:] & ~is_capital[:-1])
     starts = is_start.nonzero()[0]
     grams: NDArray[np.uint64] = np.ndarray((len(lower),), np.dtype("<u8"), data, strides=(1,))[starts]
     return _Parts(lower, starts, grams)
+
+
+def _joins(character: str) -> bool:
+    """Return whether a letter makes one word with a letter of ASCII that follows."""
+    return character.isalpha() and not is_unspaced(character)
 
 
 def _divided(path: str, text: str, line_ends: Sequence[int]) -> tuple[list[str], list[int]]:

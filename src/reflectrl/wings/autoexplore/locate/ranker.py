@@ -36,18 +36,23 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
 MOST_CERTAIN = 0.97
 """Largest probability that is claimed: no ranking of words is ever sure."""
 LEAST_SHARE = 1e-6
+LEAST_BEST = 1e-6
+"""Smallest value of the best candidate with which others are compared."""
 
 
 def inputs(grounds: Floats) -> Floats:
     """Return the ranker's inputs for the candidates of a question, (F, I).
 
-    They are the grounds, each compared ground as a share of the best candidate's, and a mark for the best.
+    They are the grounds, each compared ground as a share of the best candidate's, and a mark for the best. A cosine may
+    be negative. Its share is never below -1, and 0 if no candidate's is positive: no multiple of next to nothing.
     """
     columns = [COLUMNS.index(name) for name in COMPARED]
     compared = grounds[:, columns]
-    best = np.maximum(compared.max(axis=0, keepdims=True, initial=0.0), 1e-6)
-    marks = (compared >= best - 1e-6).astype(np.float32)
-    return np.concatenate([grounds, compared / best, marks], axis=1).astype(np.float32)
+    best = compared.max(axis=0, keepdims=True, initial=0.0)
+    is_positive = best > LEAST_BEST
+    shares = np.where(is_positive, np.maximum(compared / np.maximum(best, LEAST_BEST), -1.0), 0.0)
+    marks = compared >= np.maximum(best, LEAST_BEST) - LEAST_BEST
+    return np.concatenate([grounds, shares, marks], axis=1).astype(np.float32)
 
 
 def softmax(scores: Floats) -> Floats:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from reflectrl.wings.autoexplore.locate.kinds import kind_of
 from reflectrl.wings.autoexplore.locate.syntax import syntax_of
-from reflectrl.wings.autoexplore.words import LONGEST, PART, word_of, words
+from reflectrl.wings.autoexplore.words import LONGEST, PART, single_characters, word_of, words
 
 STEM, FOLDER, DEFINED, HEAD, CODE = (1 << bit for bit in range(5))
 """Bit flags of the zones of a file: its name, a folder's name, names of definitions, the first comment, code."""
@@ -223,7 +223,9 @@ class _Words:
         text = term.decode("utf-8", "replace")
         if text[:1] == "=":
             return [text]
-        if not text.isascii() or len(text) > LONGEST:
+        if not text.isascii():
+            return [*words(text), *single_characters(text)]
+        if len(text) > LONGEST:
             return words(text)
         stems = []
         for part in PART.findall(text):

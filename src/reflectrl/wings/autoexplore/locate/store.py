@@ -9,6 +9,7 @@ owned by another user is built again.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
 from collections.abc import Iterable, Mapping
@@ -23,15 +24,18 @@ from reflectrl.wings.autoexplore.locate.arrays import DamagedError, digest, pack
 from reflectrl.wings.autoexplore.locate.segments import are_consistent
 from reflectrl.wings.autoexplore.sandbox import Stamp
 
-VERSION = 1
-"""Increase it whenever the content of segments changes."""
+VERSION = 2
+"""Increase it whenever the content of segments changes. Caches of other versions are not read."""
 VARIABLE = "REFLECTRL_CACHE"
 """Environment variable with the folder of caches; "off" disables them."""
 UNUSED_SECONDS = 3600
+UNUSED_DAYS = 30
+"""Time after which an index that no command has used is removed. It can be made again."""
 MOST_RECENT = 512
 """Number of files that change before the list is written as a whole again."""
 _LIST = "files"
 _SUFFIX, _RECENT_SUFFIX = ".segment", ".recent"
+_NAME = re.compile(r"[0-9a-f]{24}")
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
@@ -75,12 +79,20 @@ class Listing:
 
 
 def cache_folder() -> Path | None:
-    """Return the folder of caches; None if the user wants none."""
+    """Return the folder of caches; None if the user wants none, or has no home folder."""
     setting = os.environ.get(VARIABLE, "")
     if setting.lower() in ("off", "0", "no"):
         return None
-    base = Path(setting) if setting else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reflectrl"
-    return base / "locate"
+    if setting:
+        return Path(setting) / "locate"
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if given.is_absolute():  # a relative one must be ignored: XDG Base Directory Specification, 0.8
+        return given / "reflectrl" / "locate"
+    try:
+        home = Path.home()
+    except RuntimeError:  # neither $HOME nor an account, as in a container of `docker run -u`
+        return None
+    return home / ".cache" / "reflectrl" / "locate" if home.is_absolute() else None
 
 
 class Store:
@@ -95,6 +107,7 @@ class Store:
     def __init__(self, root: Path, settings: str, base: Path | None) -> None:
         about = f"{VERSION}\n{settings}\n{root}".encode("utf-8", "surrogateescape")
         self.folder = base / digest(about).hex()[:24] if base is not None else None
+        self._root = root
         self._list_name = ""
         self._recent: dict[str, None] = {}
 
@@ -108,6 +121,8 @@ class Store:
         except (DamagedError, ValueError, KeyError, IndexError, OSError):
             return Listing({}, [], []), {}
         self._list_name = saved["name"].tobytes().hex() if "name" in saved else ""
+        with suppress(OSError):
+            os.utime(self.folder / _LIST)  # it is in use
         with suppress(DamagedError, ValueError, KeyError, IndexError):
             listing = self._with_recent(listing, read(self.folder / (self._list_name + _RECENT_SUFFIX)))
         arrays: dict[int, Arrays] = {}
@@ -159,12 +174,15 @@ class Store:
                 write(self.folder / (name + _SUFFIX), pack(arrays))
             if not self._list_name or len(self._recent) > MOST_RECENT:
                 list_name = os.urandom(8)
-                saved = {**_as_arrays(listing), "name": np.frombuffer(list_name, np.uint8)}
-                write(self.folder / _LIST, pack(saved))
+                about = {"name": np.frombuffer(list_name, np.uint8), "root": _text(str(self._root))}
+                write(self.folder / _LIST, pack({**_as_arrays(listing), **about}))
                 self._list_name, self._recent = list_name.hex(), {}
             else:
                 write(self.folder / (self._list_name + _RECENT_SUFFIX), pack(self._recent_arrays(listing)))
             self._clean({*(name + _SUFFIX for name in listing.segments), self._list_name + _RECENT_SUFFIX, _LIST})
+            for index in saved_indexes(self.folder.parent):
+                if time.time() - index.used > UNUSED_DAYS * 86400:
+                    index.remove()
 
     def _recent_arrays(self, listing: Listing) -> Arrays:
         entries = {path: listing.entries[path] for path in self._recent if path in listing.entries}
@@ -194,6 +212,49 @@ def _is_held(entry: Entry, listing: Listing, sizes: Mapping[int, int]) -> bool:
     return 0 <= entry.number < limit
 
 
+@dataclass(frozen=True)
+class SavedIndex:
+    """Index in the folder of caches.
+
+    Attributes:
+        folder: its folder.
+        used: time at which it was last used or written, in seconds.
+        size: size of its files in bytes.
+    """
+
+    folder: Path
+    used: float
+    size: int
+
+    @property
+    def root(self) -> str:
+        """Return the folder that was indexed; "" for an index of another version, or a damaged one."""
+        try:
+            return read(self.folder / _LIST)["root"].tobytes().decode("utf-8", "surrogateescape")
+        except (DamagedError, KeyError):
+            return ""
+
+    def remove(self) -> None:
+        """Remove the index, and nothing else that somebody may have put there."""
+        with suppress(OSError):
+            for path in self.folder.iterdir():
+                if path.name == _LIST or path.suffix in (_SUFFIX, _RECENT_SUFFIX, ".tmp"):
+                    path.unlink()
+            self.folder.rmdir()
+
+
+def saved_indexes(base: Path) -> list[SavedIndex]:
+    """Return the indexes in a folder of caches that belong to this user, last used first."""
+    indexes = list[SavedIndex]()
+    with suppress(OSError):
+        for folder in base.iterdir():
+            if _NAME.fullmatch(folder.name) and _is_own(folder):
+                about = [path.lstat() for path in folder.iterdir()]
+                used = max([folder.lstat().st_mtime, *(status.st_mtime for status in about)])
+                indexes.append(SavedIndex(folder, used, sum(status.st_size for status in about)))
+    return sorted(indexes, key=lambda index: -index.used)
+
+
 def name_of(arrays: Arrays) -> str:
     """Return the name of a segment."""
     return digest(b"".join(digest(np.ascontiguousarray(array).tobytes()) for array in arrays.values())).hex()[:32]
@@ -214,6 +275,8 @@ def _as_arrays(listing: Listing) -> Arrays:
         "sizes": np.array([entry.stamp.size for entry in entries], np.int64),
         "changed": np.array([entry.stamp.changed_ns for entry in entries], np.int64),
         "executable": np.array([entry.stamp.executable for entry in entries], np.uint8),
+        "status": np.array([entry.stamp.status_ns for entry in entries], np.int64),
+        "inodes": np.array([entry.stamp.inode for entry in entries], np.uint64),
         "contents": np.frombuffer(b"".join(entry.content for entry in entries), np.uint8),
         "segment": np.array([entry.segment for entry in entries], np.int32),
         "number": np.array([entry.number for entry in entries], np.int32),
@@ -224,11 +287,12 @@ def _parse(arrays: Arrays) -> Listing:
     contents = arrays["contents"].tobytes()
     if any(array.dtype.kind not in "iu" for array in arrays.values()) or len(contents) != 8 * len(arrays["sizes"]):
         raise DamagedError("its arrays are no list of files")
-    columns = (arrays[name].tolist() for name in ("sizes", "changed", "executable", "segment", "number"))
+    columns = (arrays[name].tolist() for name in ("sizes", "changed", "executable", "status", "inodes"))
+    locations = zip(arrays["segment"].tolist(), arrays["number"].tolist(), strict=True)
     entries = {
-        path: Entry(Stamp(size, changed, bool(executable)), contents[8 * row : 8 * row + 8], segment, number)
-        for row, (path, size, changed, executable, segment, number) in enumerate(
-            zip(_texts(arrays["paths"]), *columns, strict=True)
+        path: Entry(Stamp(size, changed, bool(executable), status, inode), contents[8 * row : 8 * row + 8], *location)
+        for row, (path, size, changed, executable, status, inode, location) in enumerate(
+            zip(_texts(arrays["paths"]), *columns, locations, strict=True)
         )
     }
     return Listing(entries, _texts(arrays["segments"]), _texts(arrays["reasons"]))

@@ -24,7 +24,7 @@ EDITED_BYTES = 4 * 1024 * 1024
 """Largest file that can be edited."""
 LONGEST_NAME, LONGEST_PATH = 255, 4000
 """Limits of file names and paths in bytes, as file systems have them."""
-FILTERS = Filters(tests=False, binaries=False, non_ascii=False, configuration=True, min_characters=0)
+FILTERS = Filters(outside=True, tests=False, binaries=False, non_ascii=False, configuration=True, min_characters=0)
 """Files of a session. Tests and binary files are among them, since a check may need them."""
 
 Kind = Literal["added", "modified", "deleted"]
