@@ -173,7 +173,11 @@ def test_damaged_metrics_of_a_finished_part_are_told_and_nothing_else_suffers(
     words = ["eval", str(recipe_file), "--folder", str(copy)]
     assert main(words) == 0
     remedy = f"remove it and {copy / 'checkpoints/seed0/policy'} to make them anew"
-    assert caplog.messages == [f"reflectrl: {path} is damaged, and curves lack lines; {remedy}"]
+    removed = copy / "episodes/eval-sft-seed0-*.jsonl"
+    assert caplog.messages == [
+        f"reflectrl: {removed} is not as it was written; it is made again",
+        f"reflectrl: {path} is damaged, and curves lack lines; {remedy}",
+    ]
     assert {**said(copy), "metrics.jsonl": ""} == {**said(finished), "metrics.jsonl": ""}
     path.unlink(missing_ok=True)
     shutil.rmtree(copy / "checkpoints/seed0/policy")

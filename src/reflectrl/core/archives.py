@@ -26,7 +26,7 @@ class ForwardStream(io.RawIOBase):
         most: largest number of bytes. A few compressed ones can stand for any number.
     """
 
-    def __init__(self, source: IO[bytes], most: int) -> None:
+    def __init__(self, source: IO[bytes] | gzip.GzipFile, most: int) -> None:
         self._source, self._most, self._position = source, most, 0
 
     def read(self, size: int = -1) -> bytes:

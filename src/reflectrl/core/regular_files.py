@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 LARGEST_FILE = 1 << 28
 """Largest number of bytes that are read of a file that may come from a stranger, unless a caller says otherwise."""
@@ -16,7 +16,7 @@ _KERNEL = ("/proc/", "/sys/")
 """Folders of files that look regular, but may have no end, or wait for an event."""
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a file that may come from a stranger, for reading bytes.
 
     Raises:

@@ -132,6 +132,9 @@ class _Run:
         for stage in self.state.complete:
             for artifact in self._of(stage):
                 if not artifact.always:
+                    logs = self.state.made.get(artifact.key, {}).get("logs")
                     self.state.finish(artifact, self.settings, self.version)
+                    if logs and stage not in stages:  # `missing` has not compared them yet
+                        self.state.made[artifact.key]["logs"] = logs
         if before != (self.state.complete, self.state.made):
             self.state.write()

@@ -275,6 +275,27 @@ class TestLists:
         assert len(read_samples(tmp_path / "pipe")) == 1
         writer.join()
 
+    @pytest.mark.parametrize("name", ["s.jsonl", "s.jsonl.gz"])
+    @pytest.mark.parametrize("target", ["/dev/zero", "/proc/kmsg", "pipe"])
+    def test_what_has_no_end_is_refused_at_once(self, tmp_path: Path, name: str, target: str) -> None:
+        (tmp_path / "folder").mkdir()
+        os.mkfifo(tmp_path / "folder/pipe")
+        (tmp_path / "folder" / name).symlink_to(target)
+        with pytest.raises(UserError, match="not a regular file"):
+            read_samples(tmp_path / "folder")
+
+    def test_a_line_of_any_length_in_a_few_bytes_takes_no_memory(self, tmp_path: Path) -> None:
+        with gzip.open(tmp_path / "s.jsonl.gz", "wb") as file:
+            for _ in range(80):
+                file.write(b" " * (1 << 20))
+        with pytest.raises(UserError, match=r"s\.jsonl\.gz:1: the line has more than 67,108,864 bytes"):
+            read_samples(tmp_path / "s.jsonl.gz")
+
+    def test_a_packed_file_without_gz_in_its_name_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "s.jsonl").write_bytes(gzip.compress(b'{"prompt": "p", "completion": "c", "reward": 1}\n'))
+        with pytest.raises(UserError, match=r"s\.jsonl: this is a gzip file; name it"):
+            read_samples(tmp_path / "s.jsonl")
+
     @pytest.mark.parametrize(
         ("text", "fragment"),
         [

@@ -205,8 +205,8 @@ def are_consistent(arrays: Mapping[str, NDArray[np.generic]]) -> bool:
         return False
     if key_W.dtype != np.uint64 or any(array.dtype.kind != "u" for array in (start_W, file_P, arrays["places"])):
         return False
-    in_order = bool((key_W[:-1] < key_W[1:]).all() and (start_W[:-1] <= start_W[1:]).all())
-    return in_order and start_W[0] == 0 and start_W[-1] == postings and (not postings or file_P.max() < count)
+    in_order = bool(np.less(key_W[:-1], key_W[1:]).all() and np.less_equal(start_W[:-1], start_W[1:]).all())
+    return in_order and start_W[0] == 0 and start_W[-1] == postings and (not postings or int(file_P.max()) < count)
 
 
 def _first(groups: tuple[bytes, ...]) -> bytes:

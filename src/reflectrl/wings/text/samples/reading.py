@@ -135,4 +135,7 @@ def files_of(path: Path) -> list[Path]:
     files = sorted(file for file in path.iterdir() if file.name.endswith((".jsonl", ".jsonl.gz")))
     if not files:
         raise UserError(f"{path}: no .jsonl file in this folder")
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"{file}: it is not a regular file")
     return files

@@ -86,7 +86,8 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         UserError: the file cannot be read, or is damaged.
     """
     try:
-        with open_regular(path) as packed:
+        # A pipe that the user has named is waited for; `files_of` refuses one in a folder.
+        with path.open("rb") if path.is_fifo() else open_regular(path) as packed:
             if path.suffix != ".gz":
                 yield packed
                 return
