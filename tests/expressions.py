@@ -81,9 +81,10 @@ def _reachable(names: dict[str, Any], uses: dict[str, set[str]]) -> Iterator[tup
 
 
 def _compile_lazy_ones() -> None:
-    from reflectrl.wings.autoexplore import comments
-    from reflectrl.wings.autoexplore.locate import syntax
-
+    names = ("reflectrl.wings.autoexplore.comments", "reflectrl.wings.autoexplore.locate.syntax")
+    comments, syntax = map(sys.modules.get, names)
+    if comments is None or syntax is None:  # the wing is not part of this copy of the package
+        return
     for suffix in [*syntax._SUFFIXES, *syntax._NAMES]:
         syntax.syntax_of(suffix if suffix in syntax._NAMES else f"a.{suffix}")
     for value in vars(comments).values():

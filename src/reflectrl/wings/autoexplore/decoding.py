@@ -20,7 +20,7 @@ _DECLARED = re.compile(
     rb"\A(?:[^\n]*\n)?[ \t\f]*[#;%/*\"'<-][^\n]*?coding[:=][ \t]*([\w.-]+)"
     rb"|\A\s*<\?xml[^>]*?\bencoding\s*=\s*[\"']([\w.-]+)"
     rb"|\A@charset[ ]\"([\w.-]+)\""
-    rb"|<meta\b[^>]*?\bcharset\s*=\s*[\"']?([\w.-]+)",
+    rb"|<meta\b[^<>]*?\bcharset\s*=\s*[\"']?([\w.-]+)",
     re.IGNORECASE,
 )
 _SUPERSETS = {

@@ -152,7 +152,9 @@ def make_server(locator: Locator) -> LocateServer:
     """
     said = about(locator.root.name)
     server = LocateServer(
-        **said["serverInfo"],
+        said["serverInfo"]["name"],
+        title=said["serverInfo"]["title"],
+        version=said["serverInfo"]["version"],
         instructions=said["instructions"],
         log_level="WARNING",
         subscriptions=False,

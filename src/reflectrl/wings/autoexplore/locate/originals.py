@@ -42,7 +42,7 @@ MOST_DEFINITIONS = 100_000
 MOST_NAMED = 50
 """Largest number of files that a question names and that are not searched."""
 _SUFFIX = re.compile(r"\.(\w{1,12})\b")
-_LONE_NAME = re.compile(r"\S*/\S*|test_\w+|[A-Z]+", re.IGNORECASE)
+_LONE_NAME = re.compile(r"[/A-Z]", re.IGNORECASE)
 """Question that may be a file's name without a suffix."""
 
 

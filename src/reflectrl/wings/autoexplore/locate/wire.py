@@ -228,14 +228,14 @@ class Wire:
             async with sent:
                 async for item in sent:
                     message = item.message
-                    is_answer = isinstance(message, JSONRPCResponse | JSONRPCError)
-                    if is_answer and message.id == self._greeted and self._greeted in unanswered:
+                    answered = message.id if isinstance(message, JSONRPCResponse | JSONRPCError) else None
+                    if answered is not None and answered == self._greeted and answered in unanswered:
                         self._greeted = None  # answered already
                     else:
                         data = message.model_dump(by_alias=True, exclude_unset=True)
                         await anyio.to_thread.run_sync(self._send, data)
-                    if is_answer:
-                        settle(message.id)
+                    if answered is not None:
+                        settle(answered)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(incoming)
