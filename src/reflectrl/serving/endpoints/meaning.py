@@ -82,12 +82,12 @@ MENTIONED_BEFORE = re.compile(
 )
 """Words after which a phrase is a condition, a reason, a memory or a possibility."""
 DENIED_AFTER = re.compile(
-    r"""(?:'s\s\w+)?["'*_`)\]]*\s*(?:
+    r"""(?:'s\s\w+)?["'*_`)\]]*+\s*+(?:
         (?:is|was|are|does|do|did|has|have|can|could|would|will|should|must|may|might|seems?|looks?)
-        \s*(?:n't|not\b|never\b|no\b|be\b(?:\s+\w+)?\s*)?\s*(?:a\s+|an\s+|the\s+|too\s+|very\s+|so\s+)?
+        \s*+(?:n't|not\b|never\b|no\b|be\b(?:\s++\w++)?)?\s*+(?:a\s++|an\s++|the\s++|too\s++|very\s++|so\s++)?
         (?:wrong|bad|worse|useless|pointless|illegal|impossible|dangerous|risky|fatal|mistake|unsafe|blocked|fail\w*|lose\w*
            |lead\w*\s+(?:nowhere|away)|hit\w*|crash\w*)\b
-      | (?:is|was|are|does|do|did|has|have|can|could|would|will|should|must|may|might)\s*(?:n't|not|never)\b
+      | (?:is|was|are|does|do|did|has|have|can|could|would|will|should|must|may|might)\s*+(?:n't|not|never)\b
       | cannot\b
       | (?:fails|failed|loses|hits|leads\s+(?:nowhere|away|astray))\b
     )""",
