@@ -66,8 +66,8 @@ PREFERENCE: dict[Verdict, float | None] = {"first": 1.0, "second": 0.0, "tie": 0
 VERDICTS: dict[str, Verdict] = {"A": "first", "B": "second", "TIE": "tie"}
 VERDICT = r"\b(A|B|TIE|Tie|tie)\b"
 LABELLED_VERDICT = re.compile(
-    r"(?im)^[^\w\n]*(?:(?:final|my|overall) )*(?:verdict|winner|preference|judge?ment|decision|answer|choice)[^\w:=]*+[:=]\W*+"
-    r"(?:(?:answer|attempt|text|response|option) )?(A|B|TIE)\W*$|\[\[(A|B|TIE)\]\]"
+    r"(?im)^[^\w\n]*(?:(?:final|my|overall) )*(?:verdict|winner|preference|judge?ment|decision|answer|choice)"
+    r"[^\w:=]*+[:=]\W*+(?:(?:answer|attempt|text|response|option) )?(A|B|TIE)\W*$|\[\[(A|B|TIE)\]\]"
 )
 """A verdict after a label, or in the form of MT-Bench."""
 OPENING_VERDICT = re.compile(rf"\W*{VERDICT}\W*?(?:\Z|[.:\n]|,(?!\W*[AB]\b))")
