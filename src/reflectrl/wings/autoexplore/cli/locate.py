@@ -125,20 +125,18 @@ class Locate:
             return
         if self.top < 1:
             raise UserError(f"--top is {self.top}; it must be at least 1")
-        from reflectrl.wings.autoexplore.search import check_question
-
         question = " ".join(self.question)
         if self.questions and question:
             raise UserError("ask on the command line or with --questions FILE, not both")
         rows = read_questions(self.questions) if self.questions else []
-        if not self.questions:
-            check_question(question)
         agent = agent_of(self.model, self.search or self.names_only)
         reader = reader_of(self.read, agent, self.names_only)
         from reflectrl.wings.autoexplore.locate.answers import Locator
 
         cached, lasting = not self.no_cache, bool(self.questions)
         locator = Locator(self.repo, self.names_only, agent, cached=cached, lasting=lasting, reader=reader)
+        if not self.questions:
+            locator.check(question)
         _note(self._method(agent))
         if self.questions:
             for row in rows:
