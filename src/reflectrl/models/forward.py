@@ -190,13 +190,17 @@ def _enter_llama(layer: Any, x_ND: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> 
     """Compute queries, keys and values of a layer, (N, H or G, D / H), with rotary positions applied."""
     own = layer.self_attn
     h_ND = _rms_norm(layer.input_layernorm, x_ND)
-    query, key, value = (
-        linear(project, h_ND).view(x_ND.shape[0], -1, own.head_dim) for project in (own.q_proj, own.k_proj, own.v_proj)
-    )
+    query, key, value = _projected(own, h_ND)
     if hasattr(own, "q_norm"):
         query, key = _rms_norm(own.q_norm, query), _rms_norm(own.k_norm, key)
     query, key = (part * cos_N1D + _half_turned(part) * sin_N1D for part in (query, key))
     return query, key, value
+
+
+def _projected(own: Any, h_ND: Tensor) -> list[Tensor]:
+    """Compute queries, keys and values of an attention module, (N, H or G, D / H) each, before positions."""
+    projections = (own.q_proj, own.k_proj, own.v_proj)
+    return [linear(project, h_ND).view(h_ND.shape[0], -1, own.head_dim) for project in projections]
 
 
 def _walk_canon(
@@ -227,10 +231,7 @@ def _walk_canon(
 def _enter_canon(layer: Any, looked_ND: Tensor, turn_2N1D: Tensor | None) -> tuple[Tensor, ...]:
     """Compute queries, keys and values of a layer from the output of its convolution, (N, H or G, D / H) each."""
     own = layer.self_attn
-    query, key, value = (
-        linear(project, looked_ND).view(len(looked_ND), -1, own.head_dim)
-        for project in (own.q_proj, own.k_proj, own.v_proj)
-    )
+    query, key, value = _projected(own, looked_ND)
     if turn_2N1D is not None:
         query, key = (part * turn_2N1D[0] + _half_turned(part) * turn_2N1D[1] for part in (query, key))
     return query, key, value
