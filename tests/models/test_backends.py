@@ -28,7 +28,10 @@ families = pytest.mark.parametrize("family", FAMILIES)
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LanguageModel]:
-    """A tiny model of each family, through a folder; weights are enlarged, so that outputs differ between tokens."""
+    """A tiny model of each family, through a folder. Small weights are enlarged, so that outputs differ between tokens.
+
+    (Larger ones are left alone: activations in the hundreds would be rounded by more than the tests allow.)
+    """
     found = {}
     for family in FAMILIES:
         config = ModelConfig(family=family, layers=2, width=32, heads=2, vocab=280, context=64)
@@ -37,7 +40,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LanguageModel]
         found[family] = load_model(folder, config)
         with torch.no_grad():
             for weight in found[family].parameters():
-                if weight.ndim == 2:
+                if weight.ndim == 2 and weight.std() < 0.05:
                     weight.mul_(6.0)
     return found
 

@@ -274,11 +274,14 @@ def require_verb(words: Sequence[str], line: str) -> None:
 
 
 def require_program(module: str, words: Sequence[str], line: str) -> None:
-    """The module exists, and each option is somewhere in it."""
+    """The module exists, and each option is somewhere in it, or a key of recipes, which some programs pass on."""
     inside = ("src", ".") if module.startswith("reflectrl") else (".", Path.cwd())  # a project that the page has begun
     [path] = [found for base in inside if (found := ROOT / base / f"{module.replace('.', '/')}.py").exists()]
-    text = path.read_text(encoding="utf-8")
+    text, recipe_keys = path.read_text(encoding="utf-8"), {key.dotted for key in keys()}
     for option in (word.lstrip("-") for word in words if word.startswith("--")):
+        if "." in option and "parse_known_args" in text:
+            assert option.replace("-", "_") in recipe_keys, f"{option}: {line}"
+            continue
         assert re.search(option.replace("-", "[-_]"), text), f"{option}: {line}"
 
 

@@ -147,8 +147,12 @@ class LocalModel:
         """Return whether a conversation does not fit the model's context, and keep that as its answer.
 
         Raises:
-            UserError: it does not fit, and that is to end the run.
+            UserError: it does not fit, and that is to end the run; or no conversation fits beside such an answer.
         """
+        if ask.max_tokens >= self.lm.context:
+            raise UserError(
+                f"model {self.source!r}: its context has {self.lm.context} tokens, but max_tokens is {ask.max_tokens}"
+            )
         count = len(self._prompt(ask))
         if count + ask.max_tokens <= self.lm.context:
             return False
