@@ -182,3 +182,15 @@ def test_a_wide_set_is_read_in_parts_with_the_same_result(pair: Pair) -> None:
         again = lm.backend.score(asked, [shuffled], "options", [KVCache()])[0]
         torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
         assert torch.equal(again, parts[:, torch.from_numpy(order)])
+
+
+def test_models_that_read_add_the_probability_of_the_text(pair: Pair) -> None:
+    asked, listed = prompts(np.random.default_rng(1)), [texts(np.random.default_rng(i), 5, 3) for i in range(3)]
+    ended = [Candidates(tuple((*ids, 0) for ids in each.ids), each.words) for each in listed]
+    with scoring_head(pair("canon_llama")[0]) as lm, torch.no_grad():
+        scores_PA, _ = lm.backend.score(asked, ended, "options")
+        logp_PA, _ = lm.backend.score(asked, ended, "trie")
+        for prompt, each, score_A, logp_A in zip(asked, listed, scores_PA, logp_PA, strict=True):
+            for ids, score, logp in zip(each.ids, score_A, logp_A, strict=True):
+                end_D = lm.backend.read([(*prompt, *ids)])[0]
+                assert float(score - logp) == pytest.approx(float(end_D @ lm.option_head), abs=1e-4)

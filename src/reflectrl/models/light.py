@@ -300,6 +300,11 @@ class LightModel(ABC):
             scores_A[indices] = self._ends([options[option] for option in indices], cache) @ self.option_head_D
         return scores_A
 
+    def option_score(self, hidden_D: np.ndarray) -> float:
+        """Return the learned head's score of a hidden state at the end of an option."""
+        assert self.option_head_D is not None
+        return float(hidden_D @ self.option_head_D)
+
     def _ends(self, options: Sequence[Ids], cache: Cache) -> np.ndarray:
         """Return hidden states (A, D) at the last tokens of some options, in one pass."""
         token_of, parents, ends = _branches(options)
@@ -724,6 +729,8 @@ class LightPolicy:
 
     def _option_scores(self, seen: Observation, reflection: str | None) -> tuple[np.ndarray, Sequence[Ids]]:
         model = self.model
+        if model.convolves:  # models that read also write (`models/options.py`)
+            return self._trie_logp(seen, reflection, head=True)
         options = [self._encoded(action) or (model.tokenizer.eos_token_id,) for action in seen.actions]
         prompt = tokenize(model, words_prompt(seen, reflection), reserve=max(map(len, options)))
         return model.score_options(options, model.cache_of(prompt)), options
@@ -738,12 +745,26 @@ class LightPolicy:
         tokens = labels.token_ids[:count]
         return model.logits(hidden_D, tokens), [(token,) for token in tokens]
 
-    def _trie_logp(self, seen: Observation, reflection: str | None) -> tuple[np.ndarray, Sequence[Ids]]:
+    def _trie_logp(
+        self, seen: Observation, reflection: str | None, head: bool = False
+    ) -> tuple[np.ndarray, Sequence[Ids]]:
+        """Return log-probabilities (A,) of the actions' texts among each other, and the texts' tokens.
+
+        Args:
+            head: add the learned head's score of each text, read up to its end token.
+        """
         model = self.model
         answers = [(*self._encoded(action), model.tokenizer.eos_token_id) for action in seen.actions]
         prompt = tokenize(model, words_prompt(seen, reflection), reserve=max(map(len, answers)))
         logp = np.full(len(answers), -np.inf)
-        self._spell(logp, answers, list(range(len(answers))), 0, 0.0, *model.read(prompt))
+        hidden_D, cache = model.read(prompt)
+        self._spell(logp, answers, list(range(len(answers))), 0, 0.0, hidden_D, cache)
+        if head:
+            texts = [ids[:-1] for ids in answers]
+            written = [i for i, ids in enumerate(texts) if ids]
+            scores_A = np.full(len(texts), model.option_score(hidden_D))  # of empty texts: the prompt's end
+            scores_A[written] = model.score_options([texts[i] for i in written], cache)
+            logp = logp + scores_A
         return logp, answers
 
     def _spell(

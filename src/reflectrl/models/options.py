@@ -5,6 +5,10 @@ has the position after the prompt. So an option's score depends only on the prom
 rounding, it is the same in any order and next to any other options. A softmax over the set gives probabilities.
 
 Options are read as a trie, so the tokens of a common prefix are read once.
+
+Models that read (`model.family = "canon_llama"`) also write: the log-probability of an option's text among the listed
+texts is added to its score, as `text_scoring.text_logits` computes it. A look-up is learned by copying the answer, and
+a comparison of whole options by the head; neither learns the other's part (docs/results/reading.md).
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, chunks, remainders
-from reflectrl.models.text_scoring import Trie
+from reflectrl.models.text_scoring import Trie, option_scores
 
 if TYPE_CHECKING:
     from reflectrl.models.backend import Candidates
@@ -30,11 +34,6 @@ if TYPE_CHECKING:
 def new_option_head(hidden_size: int, device: torch.device) -> nn.Parameter:
     """Return the weight of an untrained head. It is 0, so that every option is equally likely at first."""
     return nn.Parameter(torch.zeros(hidden_size, device=device))
-
-
-def option_scores(hidden_MD: Tensor, head_D: Tensor) -> Tensor:
-    """Compute the scores (M,) of hidden states at the ends of options, in float32 even under autocast."""
-    return (hidden_MD.float() * head_D.float()).sum(-1)
 
 
 class Options(NamedTuple):

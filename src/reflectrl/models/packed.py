@@ -228,7 +228,10 @@ class PackedBackend:
                     rows[i], ends[i] = row_A, end_D
             return pad_sequence(rows, batch_first=True, padding_value=-torch.inf), torch.stack(ends)
         if scoring == "options":
-            return option_logits(self, prompts, candidates, self.lm.ensure_option_head(), caches)
+            head_D = self.lm.ensure_option_head()
+            if self.lm.taps:
+                return text_logits(self, prompts, candidates, "trie", caches, head_D)
+            return option_logits(self, prompts, candidates, head_D, caches)
         if scoring != "enumeration":
             return text_logits(self, prompts, candidates, scoring, caches)
         hidden_PD = self.read(prompts, caches=caches)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from reflectrl.models.options import option_scores
 from reflectrl.models.sharing import Ids, Packing
+from reflectrl.models.text_scoring import option_scores
 
 if TYPE_CHECKING:
     from reflectrl.models.backend import Candidates, Completion, Draw, Scoring
@@ -128,6 +128,8 @@ class PlainBackend:
                 hidden_TD, logits_TV, _ = self.forward(prompt)
                 labels_A = [ids[0] for ids in listed.ids]
                 row_A, end_D = logits_TV[-1, labels_A].float(), hidden_TD[-1]
+            elif scoring == "options" and self.lm.taps:
+                row_A, end_D = self._score_texts(prompt, listed, "trie", self.lm.ensure_option_head())
             elif scoring == "options":
                 row_A, end_D = self._score_options(prompt, listed)
             else:
@@ -136,8 +138,14 @@ class PlainBackend:
             ends.append(end_D)
         return pad_sequence(rows, batch_first=True, padding_value=-torch.inf), torch.stack(ends)
 
-    def _score_texts(self, prompt: Ids, candidates: Candidates, scoring: Scoring) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities (A,) of the actions' texts by `scoring`, and the hidden state (D,) of the prompt."""
+    def _score_texts(
+        self, prompt: Ids, candidates: Candidates, scoring: Scoring, head_D: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities (A,) of the actions' texts by `scoring`, and the hidden state (D,) of the prompt.
+
+        Args:
+            head_D: weight of a head whose scores of the texts are added.
+        """
         scores = []
         for ids, words in zip(candidates.ids, candidates.words, strict=True):
             hidden_TD, logits_TV, _ = self.forward((*prompt, *ids[:-1]))
@@ -150,7 +158,10 @@ class PlainBackend:
                     totals.append(logits_SV[t, competing].logsumexp(-1))
                 total_S = torch.stack(totals)
             logp = (logits_SV[range(len(ids)), ids] - total_S).sum()
-            scores.append(logp / {"token": len(ids), "word": words}.get(scoring, 1))
+            score = logp / {"token": len(ids), "word": words}.get(scoring, 1)
+            if head_D is not None:
+                score = score + option_scores(hidden_TD[-1], head_D)
+            scores.append(score)
         return torch.stack(scores), hidden_TD[len(prompt) - 1]
 
     def _score_options(self, prompt: Ids, candidates: Candidates) -> tuple[Tensor, Tensor]:

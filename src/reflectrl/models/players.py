@@ -270,7 +270,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         ids, words = list[Ids](), list[int]()
         for action in actions:
             text = self.lm.encode(space + action, before)
-            if self.scoring == "options":
+            if self.scoring == "options" and not self.lm.taps:
                 # Nothing is written, so a text needs no end token. But an empty text needs a token to be scored.
                 ids.append(tuple(text) or (self.lm.end,))
             else:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from reflectrl.models.attention import to_device
@@ -79,12 +80,14 @@ def text_logits(
     candidates: Sequence[Candidates],
     scoring: Scoring,
     caches: Sequence[KVCache] | None = None,
+    head_D: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return logits (P, A) of each prompt's actions, padded with -inf, and hidden states (P, D) after the prompts.
 
     Args:
         prompts: a packing if there are no caches. Gradients flow through it.
         caches: KV cache of each prompt. Afterwards it holds the prompt, but no action.
+        head_D: weight of a head whose score of each text, read to its last word, is added.
     """
     if caches is not None:
         for prompt, cache in zip(prompts, caches, strict=True):
@@ -100,7 +103,28 @@ def text_logits(
         [*packing.ends(), *range(first, first + nodes)],
     )
     hidden_MD = backend.encode(combined, positions, block_caches)
-    return _logits(backend, hidden_MD, tries, candidates, scoring), hidden_MD[: len(tries)]
+    logits_PA = _logits(backend, hidden_MD, tries, candidates, scoring)
+    if head_D is not None:
+        scores_M = option_scores(hidden_MD, head_D)
+        logits_PA = logits_PA + pad_sequence([scores_M[ends] for ends in _ends(tries)], batch_first=True)
+    return logits_PA, hidden_MD[: len(tries)]
+
+
+def option_scores(hidden_MD: Tensor, head_D: Tensor) -> Tensor:
+    """Compute the scores (M,) of hidden states at the ends of options, in float32 even under autocast."""
+    return (hidden_MD.float() * head_D.float()).sum(-1)
+
+
+def _ends(tries: Sequence[Trie]) -> list[list[int]]:
+    """Return the row of each text's last node, for each trie; the prompt's end for texts without a node.
+
+    Rows are those of the P prompts' ends, followed by all nodes of the tries in order.
+    """
+    firsts = accumulate((len(trie.ids) for trie in tries), initial=len(tries))
+    return [
+        [first + path[-1] if path else prompt for path in trie.paths]
+        for prompt, (first, trie) in enumerate(zip(firsts, tries, strict=False))
+    ]
 
 
 def _logits(

@@ -229,7 +229,7 @@ class TestNamingAProject:
         recipe = tomllib.loads(path.read_text(encoding="utf-8"))
         text = path.read_text(encoding="utf-8").replace(f"context = {recipe['model']['context']}", "context = 40")
         text = text.replace(
-            'scoring = "trie"', 'scoring = "enumeration"'
+            'scoring = "options"', 'scoring = "enumeration"'
         )  # a prompt that lists all actions is longer
         path.write_text(text, encoding="utf-8")
         assert main(["check-env", "parcels"]) == 0

@@ -193,7 +193,8 @@ class PlayConfig:
     scoring: Literal["enumeration", "sum", "token", "word", "trie", "options"] = "enumeration"
     """Scoring of actions by the policy: by the labels of the listed actions ("enumeration"); by the probability of the
     actions' texts ("sum"), per "token" or per "word"; by free decoding, constrained to legal actions ("trie"); or by a
-    learned head that reads each action's text ("options"), for long texts and for hundreds of actions."""
+    learned head that reads each action's text ("options"), for long texts and for hundreds of actions. Models that read
+    (`model.family`) add the log-probability of "trie" to the head's score."""
     result_cache: Natural = 50_000
     """Number of results (greedy reflections, choices of the policy) that are cached to avoid computing them again."""
     kv_cache_mib: Natural = 4096
