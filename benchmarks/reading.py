@@ -1,7 +1,7 @@
 """Train small models on the best players' moves of the panel, with parts of the architecture changed one by one.
 
     python -m benchmarks.reading --games apothecary mailroom --models canon gpt2 --seconds 60 --seeds 0 1 2
-    python -m benchmarks.reading --models canon --set rotary_share=0.5 --set canon_positions=A
+    python -m benchmarks.reading --models canon --set rotary_share=0.5 --set canon_taps=6
 
 The loss is over the listed actions: at each token of the best action, over the tokens that lead to a listed action (the
 policy's `trie` scoring). Only a game's own training tasks are used, and games are won or lost on its validation tasks,
@@ -28,7 +28,7 @@ from reflectrl.core.prompts import words_prompt
 from reflectrl.learn.optim import Muon
 from reflectrl.models.scratch import train_tokenizer
 
-BATCH, EVERY = 32, 50
+EVERY = 50
 
 
 class Move(NamedTuple):
@@ -190,7 +190,7 @@ def train(kind: str, game: Game, seed: int, args: argparse.Namespace, changes: d
             if spent >= args.seconds or (float(loss) < 0.003):
                 break
         began = time.process_time()
-        batch = [moves[i] for i in rng.choice(len(moves), BATCH, replace=False)]
+        batch = [moves[i] for i in rng.choice(len(moves), args.batch, replace=False)]
         loss, _ = listed_loss(model, batch)
         for optimizer in optimizers:
             optimizer.zero_grad()
@@ -209,6 +209,7 @@ def train(kind: str, game: Game, seed: int, args: argparse.Namespace, changes: d
         "layers": args.layers,
         "width": args.width,
         "seed": seed,
+        "batch": args.batch,
         "parameters": sum(p.numel() for p in model.parameters()),
         "seconds": round(spent, 1),
         "steps": step,
@@ -232,6 +233,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--vocab", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=96)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--muon-lr", type=float, default=0.02)
     parser.add_argument("--weight-decay", type=float, default=0.01)
