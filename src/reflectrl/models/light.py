@@ -301,7 +301,7 @@ class LightModel(ABC):
         return scores_A
 
     def option_score(self, hidden_D: np.ndarray) -> float:
-        """Return the learned head's score of a hidden state at the end of an option."""
+        """Return the learned head's score of a hidden state (D,) at the end of an option."""
         assert self.option_head_D is not None
         return float(hidden_D @ self.option_head_D)
 

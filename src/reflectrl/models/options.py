@@ -7,7 +7,8 @@ rounding, it is the same in any order and next to any other options. A softmax o
 Options are read as a trie, so the tokens of a common prefix are read once.
 
 Models that read (`model.family = "canon_llama"`) also write: the log-probability of an option's text among the listed
-texts is added to its score, as `text_scoring.text_logits` computes it. A look-up is learned by copying the answer, and
+texts is added to its score, as `text_scoring.text_logits` computes it. So there the other texts matter, but not their
+order. A look-up is learned by copying the answer, and
 a comparison of whole options by the head; neither learns the other's part (docs/results/reading.md).
 """
 

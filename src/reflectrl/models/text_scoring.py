@@ -120,11 +120,15 @@ def _ends(tries: Sequence[Trie]) -> list[list[int]]:
 
     Rows are those of the P prompts' ends, followed by all nodes of the tries in order.
     """
-    firsts = accumulate((len(trie.ids) for trie in tries), initial=len(tries))
-    return [
-        [first + path[-1] if path else prompt for path in trie.paths]
-        for prompt, (first, trie) in enumerate(zip(firsts, tries, strict=False))
-    ]
+    ends, first = list[list[int]](), len(tries)
+    for prompt, trie in enumerate(tries):
+        own = [prompt] * len(trie.paths)
+        for text, path in enumerate(trie.paths):
+            if path:
+                own[text] = first + path[-1]
+        ends.append(own)
+        first += len(trie.ids)
+    return ends
 
 
 def _logits(
